@@ -68,13 +68,17 @@ def main() -> None:
     logging.getLogger().addFilter(lambda record: record.levelno >= logging.ERROR)
     warnings.simplefilter("ignore", FutureWarning)
     mode = trained_mode(settings.model_dir)
-    folder, texts = settings.model_dir, []
-    if settings.int8:
-        texts = calibration_split(folder, settings.calibration_file)
-    used = UsedFiles(folder, *(x.path for x in texts[:1]))
+    folder = settings.model_dir
     rule = resolve(folder, mode.table)
-    model = load_finished(folder, rule)
-    feeds = list(calibration_feeds(folder, model, *texts)) if texts else []
+    feeds = []
+    if settings.int8:
+        split, length = calibration_split(folder, settings.calibration_file)
+        used = UsedFiles(folder, split.path)
+        model = load_finished(folder, rule)
+        feeds = list(calibration_feeds(folder, model, split, length))
+    else:
+        used = UsedFiles(folder)
+        model = load_finished(folder, rule)
     described = {
         **provenance(as_dict(settings), weights=used.weights).as_json(),
         **description(model),

@@ -22,7 +22,7 @@ from elbert_base.files import find_file, read_json, resolve_within
 from elbert_base.keys import keys_of
 from glue.tasks import TASKS
 from runs.console import markdown_table
-from runs.files import fingerprint, is_own, read_list, write_text
+from runs.files import RunFolder, fingerprint
 from runs.flags import option, parse
 from runs.folder import UsedFiles
 from runs.processes import run_script
@@ -137,8 +137,17 @@ def model_card(settings: HubSettings, results: Mapping[str, Any]) -> ModelCard:
         pipeline_tag=task,
         tags=["early-exit", read_json(folder / "config.json")["model_type"]],
         eval_results=[
-            EvalResult(task, metric_type=METRICS.get(x, x), metric_name=x, metric_value=y, **data)
-            for x, y in numbers.items()
+            EvalResult(
+                task_type=task,
+                dataset_type=data["dataset_type"],
+                dataset_name=data["dataset_name"],
+                dataset_config=data.get("dataset_config"),
+                dataset_split=data.get("dataset_split"),
+                metric_type=METRICS.get(name, name),
+                metric_name=name,
+                metric_value=value,
+            )
+            for name, value in numbers.items()
         ],
     )
     text = TEXT.format(
@@ -162,10 +171,10 @@ def main() -> None:
     (settings,) = parse([HubSettings], __doc__)
     folder, target = settings.model_dir, settings.hub_model_id
     card, used = folder / CARD, UsedFiles(folder, folder / "eval_results.json")
-    if not card.exists() or is_own(folder, CARD, read_list(folder)):
+    if not card.exists() or RunFolder(folder).has_own(CARD):
         text = str(model_card(settings, evaluated(folder, used.weights)))
         used.check()
-        write_text(card, text, listed_in=folder)
+        RunFolder(folder).write_text(CARD, text)
         print(f"written: {card}")
     elif (its := quoted(card)) and its != identity(evaluated(folder, used.weights)):
         raise UserError(
@@ -179,10 +188,15 @@ def main() -> None:
         if out := [x for x in sent if not resolve_within(folder, x.name)]:
             raise UserError(f"{out[0]} is a link that leads out of {folder}: copy its file there")
         used.check()
-        files = {"allow_patterns": SENT.split(), "ignore_patterns": ["*/*"]}
+        patterns: list[str] = [*SENT.split()]
         try:
             HfApi().create_repo(target, private=settings.hub_private_repo, exist_ok=True)
-            url = HfApi().upload_folder(repo_id=target, folder_path=folder, **files)
+            url = HfApi().upload_folder(
+                repo_id=target,
+                folder_path=folder,
+                allow_patterns=patterns,
+                ignore_patterns=["*/*"],
+            )
         except Exception as error:  # of the hub, or of the HTTP client that it happens to use
             reason = " ".join(str(error).split())[:300]
             raise UserError(f"{target}: the hub does not take it ({reason})") from error

@@ -12,7 +12,6 @@ entry's run_glue.py or run_parity.py.
 import shlex
 import tomllib
 from argparse import Namespace
-from functools import reduce
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -54,8 +53,10 @@ def measured(name: str, folder: Path) -> dict[str, Any]:
 
 def value_at(path: str, results: dict[str, Any]) -> str:
     """Format the number at a path of keys, such as metrics.acc; "–" where there is none."""
-    found = reduce(lambda part, key: part.get(key, {}), path.split("."), results)
-    return as_text(found) if found != {} else "–"
+    value: Any = results
+    for key in path.split("."):
+        value = value.get(key, {})
+    return "–" if value == {} else as_text(value)
 
 
 def as_text(value: float | str) -> str:

@@ -11,7 +11,7 @@ tested on fuller ones. Progress goes to TensorBoard, final results to results.js
 
 from pathlib import Path
 
-from runs.files import write_json
+from runs.files import RunFolder
 from runs.flags import as_dict, parse
 from runs.processes import run_script
 from runs.provenance import provenance
@@ -51,7 +51,7 @@ def main() -> None:
             results[name.replace(" ", "_")] = {**mean, "by_non_zeros": scores}
             shown = f"accuracy = {mean['accuracy']:.4f}, steps = {mean['steps']:.2f}"
             print(f"{name} ({non_zeros[0]} to {non_zeros[-1]} non-zero elements): {shown}")
-    write_json(path, {**results, "history": history}, listed_in=directory)
+    RunFolder(directory).write_json(path.name, {**results, "history": history})
     print(path)
 
 

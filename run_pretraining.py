@@ -32,7 +32,7 @@ from training.pretraining.settings import PretrainingSettings
 
 def read_settings() -> PretrainingSettings:
     """The command line; raises UserError for flags that do not go together."""
-    settings = PretrainingSettings(*parse(PretrainingSettings.__annotations__.values(), __doc__))
+    settings = PretrainingSettings(*parse([*PretrainingSettings.__annotations__.values()], __doc__))
     model, text, run, _, evaluation = settings
     if not (model.train_tokenizer or run.do_train or evaluation.do_eval):
         raise UserError("nothing to do: give --train_tokenizer, --do_train or --do_eval")

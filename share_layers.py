@@ -22,7 +22,7 @@ from training.pretraining.settings import SharingSettings
 
 
 def main() -> None:
-    settings = SharingSettings(*parse(SharingSettings.__annotations__.values(), __doc__))
+    settings = SharingSettings(*parse([*SharingSettings.__annotations__.values()], __doc__))
     if not (settings.run.do_train or settings.evaluation.do_eval):
         raise UserError("nothing to do: give --do_train or --do_eval")
     if settings.run.do_train and not settings.text.train_files:

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from sklearn.metrics import ConfusionMatrixDisplay
 
 from answers.scores import MOST
-from runs.files import write_file
+from runs.files import RunFolder, write_file
 
 INK, SOFT, LINE = "#1d2733", "#5d6a78", "#b3412e"
 # Apart for every kind of colour vision (Okabe and Ito), and from INK and LINE.
@@ -35,10 +35,13 @@ styled = rc_context(
 
 
 @styled
-def save_figure(figure: Figure, path: Path, listed_in: Path | None = None) -> None:
-    """Write a PNG in one step."""
+def save_figure(figure: Figure, path: Path, results: RunFolder | None = None) -> None:
+    """Write a PNG in one step; results: the folder of a run that it belongs to."""
     draw = partial(figure.savefig, dpi=150, bbox_inches="tight", format="png")
-    write_file(path, draw, listed_in)
+    if results:
+        results.write(path, draw)
+    else:
+        write_file(path, draw)
 
 
 # Of an evaluation.
@@ -58,7 +61,7 @@ def plot_confusion(path: Path, confusion: Sequence[Sequence[int]], names: Sequen
     display.plot(ax=panel, cmap="Blues", colorbar=False, include_values=few)
     panel.set(xlabel="answer", ylabel="label")
     panel.tick_params(axis="x", rotation=90 if few else 0)
-    save_figure(figure, path, listed_in=path.parent)
+    save_figure(figure, path, RunFolder(path.parent))
 
 
 @dataclass(frozen=True)
@@ -108,4 +111,4 @@ def plot_exits(path: Path, shown: ExitsPicture) -> None:
         panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.align_ylabels()
     top.set_title(shown.title)
-    save_figure(figure, path, listed_in=path.parent)
+    save_figure(figure, path, RunFolder(path.parent))

@@ -1,7 +1,8 @@
 """The metric that chooses a model: `acc`, or at a computation cost, `acc@0.5`."""
 
+import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -35,6 +36,7 @@ class MetricAtCost:
     def __str__(self) -> str:
         return self.name if self.cost is None else f"{self.name}@{self.cost:g}"
 
-    def best(self, points: Iterable[tuple[float, float]]) -> float | None:
+    def best(self, points: Iterable[Sequence[float]]) -> float | None:
         """Find the best metric within the cost, of (cost, metric); None if there is none."""
-        return max((value for cost, value in points if cost <= self.cost + 1e-9), default=None)
+        limit = math.inf if self.cost is None else self.cost
+        return max((value for cost, value in points if cost <= limit + 1e-9), default=None)

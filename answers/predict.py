@@ -19,7 +19,7 @@ from glue.features import Features, collate, sorted_batches
 from runs.console import progress
 from runs.job import Job
 
-Rows = Sequence[int] | np.ndarray | slice  # numbers of examples
+Rows = Sequence[int] | np.ndarray  # numbers of examples
 Batches = Iterator[tuple[Rows, Mapping[str, Any]]]  # numbers of examples, (rows, …) of each value
 Run = Callable[[Job, Features], Batches]  # answers some of a job's examples
 
@@ -34,7 +34,7 @@ class Predictions(dict[str, Tensor]):
 
     wall_seconds = 0.0  # for all of them
 
-    def put(self, rows: Rows, values: Mapping[str, Any], count: int) -> None:
+    def put(self, rows: Rows | slice, values: Mapping[str, Any], count: int) -> None:
         """Put a batch's values, (rows, …) each, in their places among `count`.
 
         Raises UserError for NaN and infinity, which would pass for an answer.

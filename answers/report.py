@@ -23,9 +23,9 @@ from glue.features import Features
 from glue.metrics import compute_metrics
 from glue.tables import as_csv
 from glue.tasks import Example, Task, label_text, submission
-from runs import files
+from runs.files import RunFolder, differences, locked, write_text
 from runs.job import Job, Origin
-from runs.provenance import provenance, provenance_in
+from runs.provenance import provenance_in
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ def summarise(
     answers = predictions_of(predictions["logits"], job.task.multi_label)
     labels = labels_of(job.features)
     exits = predictions.get("exit_layer")
-    origin = job.origin or Origin(provenance({}))
+    origin = job.origin
     # A setting that is only tried, by a flag, may well let nothing exit.
     is_tried = any(source.startswith("--") for source in origin.rule_sources.values())
     return Summary(
@@ -214,11 +214,14 @@ def append_results(path: Path, summary: Summary, out_mode: str) -> None:
     row, folder = row_of(summary), path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with files.locked(path):  # two evaluations may end at the same time
+        with locked(path):  # two evaluations may end at the same time
             lines = [*earlier_lines(path, row, out_mode), ",".join(row.values())]
+            text = "\n".join(lines) + "\n"
             grows = out_mode == "all" and path.exists()
-            users = grows and not files.is_own(folder, path.name, files.read_list(folder))
-            files.write_text(path, "\n".join(lines) + "\n", None if users else folder)
+            if grows and not RunFolder(folder).has_own(path.name):
+                write_text(path, text)  # the user's file: it grows, and stays on no list
+            else:
+                RunFolder(folder).write_text(path.name, text)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
 
@@ -261,7 +264,7 @@ class Report:
         """
         rows, path = folder / ROWS, folder / "eval_results.json"
         content = self.summary.as_json()
-        changed = files.differences(provenance_in(path), content["provenance"])
+        changed = differences(provenance_in(path), content["provenance"])
         others = [name for name in ("weights", "data") if name in changed]
         if out_mode == "all" and rows.exists() and others:
             names = " and ".join(others)
@@ -270,7 +273,7 @@ class Report:
         removed = []
         for owner in (folder, trained):
             names = [os.path.relpath(outdated, owner) for outdated in self.outdated]
-            removed += files.remove(owner, names)
+            removed += RunFolder(owner).remove(names)
         if removed:
             print("removed, of an earlier evaluation:", ", ".join(removed))
         further = dict(self.files)
@@ -280,7 +283,7 @@ class Report:
             further[picture] = partial(
                 plot_confusion, picture, scores.confusion, list(scores.classes)
             )
-        files.write_json(path, content, listed_in=folder)
+        RunFolder(folder).write_json(path.name, content)
         for write in further.values():
             write()
         print("written:", *(f"  {os.path.abspath(x)}" for x in (rows, path, *further)), sep="\n")
@@ -302,12 +305,12 @@ def write_predictions(
     task, logits = job.task, predictions["logits"]
     answers = predictions_of(logits, task.multi_label)
     official, table = output / task.submission, output / name
-    files.write_text(official, submission(task, examples, answers), listed_in=output)
-    files.write_text(table, predictions_table(task, examples, logits, details), listed_in=output)
+    results = RunFolder(output)
+    results.write_text(official, submission(task, examples, answers))
+    results.write_text(table, predictions_table(task, examples, logits, details))
     content = {"files": [str(official), str(table)], "rule": job.model.config.exit_keys()}
-    if job.origin:
-        content |= job.origin.as_json()
-    files.write_json(table.with_suffix(".json"), content, listed_in=output)
+    content |= job.origin.as_json()
+    results.write_json(table.with_suffix(".json"), content)
     print(f"{len(examples)} predictions: {official}, {table}, {table.with_suffix('.json')}")
 
 

@@ -62,13 +62,13 @@ def class_scores(task: Task, answers: np.ndarray, labels: np.ndarray) -> ClassSc
         return ClassScores()
     ids = range(task.num_labels)
     labels, answers = labels.astype(int), answers.astype(int)
-    precision, recall, f1, examples = precision_recall_fscore_support(
-        labels, answers, labels=ids, zero_division=0
-    )
+    # Four arrays (classes,): without an average, sklearn gives a number for each class.
+    columns = precision_recall_fscore_support(labels, answers, labels=ids, zero_division=0)
+    by_class = np.array(columns, dtype=float).T
     classes = {
-        name: ClassScore(float(precision[i]), float(recall[i]), float(f1[i]), float(examples[i]))
-        for i, name in enumerate(task.labels)
+        name: ClassScore(*map(float, row)) for name, row in zip(task.labels, by_class, strict=True)
     }
+    f1 = by_class[:, 2]
     confusion = None
     if not task.multi_label:
         confusion = confusion_matrix(labels, answers, labels=ids).tolist()

@@ -165,6 +165,8 @@ class Sweep:
 
     def p95_ms(self, exit_layer: np.ndarray, rows: Rows = ALL) -> np.ndarray:
         """95th percentile of the milliseconds to the examples' answers: (settings,)."""
+        if self.seconds is None:
+            raise ValueError("the recording has no times")
         p95 = partial(np.percentile, q=95)
         return over_examples(1000 * self.seconds[:, rows], exit_layer[:, rows], p95)
 

@@ -49,10 +49,16 @@ FORCED = {
 NEVER = {"exit_thres": 0.0, "cnt_thres": BASE["num_hidden_layers"]}
 
 
+class ForcedExitsConfig(ElbertConfig):
+    """ELBERT's, for examples that bring the layer at which they exit."""
+
+    own_inputs = ("target",)
+
+
 class ForcedExits(ElbertForSequenceClassification):
     """An ELBERT whose examples exit at the layers that they bring as `target`."""
 
-    own_inputs = ("target",)
+    config_class = ForcedExitsConfig
 
     def start(self, rule: AnyRule, batch: int, inputs: Inputs) -> ExampleState:
         last = torch.full((batch,), self.config.num_hidden_layers, device=self.device)
@@ -73,7 +79,7 @@ def hf_model(dtype: torch.dtype = torch.float32) -> nn.Module:
 def our_model(dtype: torch.dtype = torch.float32) -> ForcedExits:
     """Make our model with its weights packed, as evaluation packs them for a whole data set."""
     keep_freed_memory()
-    model = ForcedExits(ElbertConfig(**BASE, **NEVER)).eval().to(DEVICE)
+    model = ForcedExits(ForcedExitsConfig(**BASE, **NEVER)).eval().to(DEVICE)
     cast_layers(model, dtype)
     return packed_copy(model)
 

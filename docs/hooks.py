@@ -28,14 +28,6 @@ SCRIPTS = (
 ).split()
 
 
-def on_startup(command: str, dirty: bool) -> None:
-    """Let the reference find modeling/ under the name that it has once installed."""
-    installed = ROOT / "out/reference/elbert"
-    installed.parent.mkdir(parents=True, exist_ok=True)
-    if not installed.exists():
-        installed.symlink_to(ROOT / "elbert")
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, uri in GENERATED.items():
         content = path.read_text(encoding="utf-8")

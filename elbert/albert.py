@@ -7,20 +7,17 @@ parts. So a model whose layers alone are cast (`cast_layers`) keeps states, sums
 float32 while the matrix products run in half precision.
 """
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.parametrize import register_parametrization
-from transformers import AlbertConfig, PreTrainedModel
+from transformers import AlbertConfig, PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.models.albert import modeling_albert as hf_albert
-from transformers.utils import ModelOutput
-from transformers.utils.output_capturing import capture_outputs
 
 from elbert_base.errors import UserError
 
@@ -30,17 +27,22 @@ from .layer import AlbertLayer
 class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
     """HF's loading, saving and initialisation; embeddings are in `albert` or the model itself."""
 
-    optional_parts: tuple[str, ...] = ()  # tensors that a trained model's checkpoint may lack
+    # What `loading.weights` reads: the patterns of a checkpoint's names and what takes their place,
+    # prefixes of names that a checkpoint may lack, and of those that belong to one task.
+    tensor_names: ClassVar[Mapping[str, str]] = {}
+    new_parts: ClassVar[tuple[str, ...]] = ()
+    task_parts: ClassVar[tuple[str, ...]] = ()
+    optional_parts: ClassVar[tuple[str, ...]] = ()  # that even a trained model's may lack
     class_weights: Tensor | None = None  # of the task's loss in train(), (num_labels,)
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = False  # of HF's Trainer; `forward` hands what it does not know on
-    # What `records_states` reads, and where.
+    # What HF's `capture_outputs` reads, and where.
     _can_record_outputs = {"hidden_states": AlbertLayer, "attentions": nn.Softmax}  # noqa: RUF012
     # Published checkpoints hold the position numbers 0, 1, 2, …, too.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012 (HF's own)
 
     def post_init(self) -> None:
-        relax(self)
+        share_matrices(self)
         super().post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -49,32 +51,30 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
             init.normal_(module.weight, std=self.config.initializer_range)
             init.zeros_(module.bias)
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return getattr(self, "albert", self).embeddings.word_embeddings
+    def get_input_embeddings(self) -> nn.Module:
+        encoder: Any = getattr(self, "albert", self)
+        return encoder.embeddings.word_embeddings
 
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        getattr(self, "albert", self).embeddings.word_embeddings = value
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        encoder: Any = getattr(self, "albert", self)
+        encoder.embeddings.word_embeddings = value
 
 
-def records_states(forward: Callable[..., ModelOutput]) -> Callable[..., ModelOutput]:
-    """Let an early-exit model's `forward` answer with `hidden_states` and `attentions`, as HF's do.
+def wants_states(
+    config: PreTrainedConfig, output_hidden_states: bool | None, output_attentions: bool | None
+) -> bool:
+    """Tell whether a call asks for the states or attentions of every layer, so that all must run.
 
-    They are asked for by output_hidden_states and output_attentions, or by the configuration; all
-    layers then run. hidden_states are (batch, length, hidden), before the first layer and after
-    each; attentions (batch, heads, length, length) of each, with attn_implementation="eager".
+    None is what the configuration says. HF's `capture_outputs` around an early-exit model's
+    `forward` then adds them to the output: hidden_states are (batch, length, hidden), before the
+    first layer and after each; attentions (batch, heads, length, length) of each, with
+    attn_implementation="eager".
     """
-    recorded = capture_outputs(forward)
-
-    @wraps(forward)
-    def answer(self: AlbertPreTrainedModel, *inputs: Any, **others: Any) -> ModelOutput:
-        for name in ("output_hidden_states", "output_attentions"):
-            if others.get(name) is None:
-                others[name] = getattr(self.config, name)
-            if others[name]:
-                others["output_all_exits"] = True
-        return recorded(self, *inputs, **others)
-
-    return answer
+    if output_hidden_states is None:
+        output_hidden_states = config.output_hidden_states
+    if output_attentions is None:
+        output_attentions = config.output_attentions
+    return bool(output_hidden_states or output_attentions)
 
 
 class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
@@ -85,14 +85,17 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
-        end = config.eos_token_id  # [SEP]; a foreign file may hold anything
-        self.separator = end if isinstance(end, int) and 0 <= end < config.vocab_size else None
+        self.separator = None  # [SEP]; a foreign file may hold anything
+        if isinstance(config.eos_token_id, int) and 0 <= config.eos_token_id < config.vocab_size:
+            self.separator = config.eos_token_id
         skips_padding = getattr(config, "positions_skip_padding", False)
         self.skipped = config.pad_token_id if skips_padding else None
 
-    def _load_from_state_dict(self, state_dict: dict, prefix: str, *rest: Any) -> None:
+    def _load_from_state_dict(
+        self, state_dict: dict, prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
         state_dict.pop(f"{prefix}position_ids", None)  # of published checkpoints
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def forward(
         self,
@@ -101,7 +104,7 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """Ids (batch, length) or their words (batch, length, embedding) -> the latter's shape.
+        """Embed ids (batch, length), or their words, to (batch, length, embedding).
 
         Without `token_type_ids`, ids are in the second segment from behind their first [SEP] on,
         as ALBERT's pairs are, and words are in the first.
@@ -116,9 +119,10 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
                 f" = {longest}; cut it, with the tokenizer's truncation=True and max_length"
             )
         if token_type_ids is None and input_ids is not None and self.separator is not None:
-            ends = (input_ids == self.separator).long()
-            before = ends.cumsum(1) - ends  # how many [SEP] stand before each token
-            token_type_ids = before.clamp(max=self.token_type_embeddings.num_embeddings - 1)
+            is_separator = (input_ids == self.separator).long()
+            separators_before = is_separator.cumsum(1) - is_separator
+            last_type = self.token_type_embeddings.num_embeddings - 1
+            token_type_ids = separators_before.clamp(max=last_type)
         elif token_type_ids is None:
             token_type_ids = torch.zeros(words.shape[:2], dtype=torch.long, device=words.device)
         if position_ids is None:
@@ -129,7 +133,7 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         return self.dropout(self.LayerNorm(embedded))
 
     def positions(self, input_ids: Tensor | None, length: int) -> Tensor:
-        """The embeddings of positions 0, 1, …: (batch or 1, length, embedding)."""
+        """Embed the positions 0, 1, …: (batch or 1, length, embedding)."""
         if self.skipped is None or input_ids is None:
             return self.position_embeddings(self.position_ids[:, :length])
         real = input_ids != self.skipped
@@ -159,8 +163,8 @@ class ExitLinear(nn.Linear):
     a matrix product runs more code.
     """
 
-    def forward(self, states: Tensor) -> Tensor:
-        states = states.to(self.weight.dtype)
+    def forward(self, input: Tensor) -> Tensor:
+        states = input.to(self.weight.dtype)
         if states.numel() != self.in_features:
             return super().forward(states)
         row = torch.addmv(self.bias, self.weight, states.reshape(-1))
@@ -175,8 +179,10 @@ class Pooler(nn.Module):
 
     def __init__(self, config: AlbertConfig, size: int) -> None:
         super().__init__()
-        self.config, linear = config, nn.Linear(config.hidden_size, size)
-        self.weight, self.bias = linear.weight, linear.bias
+        self.config = config
+        linear = nn.Linear(config.hidden_size, size)  # for its initial values
+        self.weight = linear.weight
+        self.bias = linear.bias
 
     def forward(self, states: Tensor) -> Tensor:
         return F.linear(states.to(self.weight.dtype), self.weight, self.bias).tanh()
@@ -207,6 +213,7 @@ class AlbertBackbone(nn.Module):
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
         self.num_layers = config.num_hidden_layers
+        self.num_groups = config.num_hidden_groups
         self.embeddings = AlbertEmbeddings(config)
         self.encoder = nn.Module()
         self.encoder.embedding_hidden_mapping_in = nn.Linear(
@@ -218,9 +225,9 @@ class AlbertBackbone(nn.Module):
         self.pooler = Pooler(config, config.hidden_size)
 
     def group_of(self, layer: int) -> int:
-        """Group whose weights layer `layer` (0-based) uses: groups share the depth evenly."""
+        """Tell whose weights layer `layer` (0-based) uses: groups share the depth evenly."""
         # In floats, as HF does: for a few odd shapes it rounds differently from whole numbers.
-        return int(layer / (self.num_layers / len(self.encoder.albert_layer_groups)))
+        return int(layer / (self.num_layers / self.num_groups))
 
 
 class LowRank(nn.Module):
@@ -235,14 +242,15 @@ class LowRank(nn.Module):
         return weight + self.up @ self.down
 
 
-def relax(model: PreTrainedModel) -> None:
+def share_matrices(model: PreTrainedModel) -> None:
     """Let the layer groups share their matrices, but for corrections of rank `correction_rank`.
 
     Biases and norms stay each group's own. A rank of 0 changes nothing.
     """
-    if not (rank := getattr(model.config, "correction_rank", 0)):
+    rank = getattr(model.config, "correction_rank", 0)
+    if not rank:
         return
-    for name, linear in [*model.named_modules()]:
+    for name, linear in list(model.named_modules()):
         if "albert_layer_groups" in name and isinstance(linear, nn.Linear):
             register_parametrization(linear, "weight", LowRank(linear.weight, rank), unsafe=True)
     shared = r"albert_layer_groups\.{}\..*parametrizations\.weight\.original$"
@@ -252,5 +260,8 @@ def relax(model: PreTrainedModel) -> None:
 
 
 def attention_mask_of(attention_mask: Tensor | None) -> Tensor | None:
-    """(batch, length) of 1 for real tokens -> (batch, 1, 1, length) bool; None without padding."""
+    """Turn a mask (batch, length), 1 for real tokens, into the layers': (batch, 1, 1, length) bool.
+
+    None, which says that there is no padding, stays None.
+    """
     return None if attention_mask is None else attention_mask.bool()[:, None, None, :]

@@ -31,7 +31,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 def packable_types() -> tuple[torch.dtype, ...]:
-    """The types whose weights this machine's oneDNN can pack."""
+    """List the types whose weights this machine's oneDNN can pack."""
     if not torch.backends.mkldnn.is_available():
         return ()
     ops = torch.ops.mkldnn
@@ -71,9 +71,10 @@ def is_emulated(dtype: torch.dtype, device: torch.device | str) -> bool:
 
 
 def dtype_of(name: str, device: torch.device | str) -> torch.dtype:
-    """The type of that name; `auto` is bf16 where the device has instructions for it, or float32.
+    """Return the type of that name.
 
-    AVX-512's bf16 instructions suffice: no matrix units are needed (docs/speed.md).
+    `auto` is bf16 where the device has instructions for it, otherwise float32. AVX-512's bf16
+    instructions suffice: no matrix units are needed (docs/speed.md).
     """
     if name != "auto":
         return DTYPES[name]
@@ -212,7 +213,7 @@ class PackedLinear:
         return self.function(product) if self.function else product
 
     def plus(self, states: Tensor, residual: Tensor) -> Tensor:
-        """The map of `states` plus `residual`: one operation where oneDNN may add them."""
+        """Map `states` and add `residual`: one operation where oneDNN may add them."""
         same_type = states.dtype == residual.dtype == self.dtype
         if not same_type or len(states) >= self.unpacked_min_rows:
             return residual + self(states)
@@ -308,7 +309,8 @@ class PackedLayer(PackedPart):
     def attend(self, projected: Tensor, mask: Tensor | None) -> Tensor:
         """Attend: projections (batch, length, 3·hidden) -> contexts (tokens, hidden)."""
         query, key, value = self.attention.split_heads(projected)
-        context = self.attention.attend(query, key, value, mask)  # (batch, heads, length, size)
+        # (batch, heads, length, head_size); the layer never trains, so nothing is dropped out.
+        context = F.scaled_dot_product_attention(query, key, value, mask)
         return context.transpose(1, 2).reshape(-1, projected.shape[-1] // 3)
 
     def finish(self, flat: Tensor, context: Tensor) -> Tensor:
@@ -323,12 +325,12 @@ class PackedActLayer(PackedLayer):
 
     def __init__(self, layer: AlbertLayer) -> None:
         super().__init__(layer)
-        self.act = layer.halting_head
+        self.act = cast(nn.Module, layer.halting_head)
         self.query = packed_projections(layer.attention, QUERY)
         self.key_value = packed_projections(layer.attention, KEY_VALUE)
 
     def project(self, flat: Tensor, parts: slice) -> Tensor:
-        """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
+        """Project (tokens, hidden) to (tokens, parts·hidden), as `SelfAttention.project`."""
         return self.query(flat) if parts == QUERY else self.key_value(flat)
 
 

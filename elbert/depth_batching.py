@@ -2,7 +2,7 @@
 
 ALBERT's layers share one set of weights, so one layer pass can serve examples at different depths.
 A fixed number of slots hold the running examples. Every step runs one pass over the occupied
-slots; who is finished exits with an answer, and waiting examples enter at depth 0. Where
+slots; finished examples exit with an answer, and waiting ones enter at depth 0. Where
 layers or exits have weights of their own, a step serves the slots that need the same ones next.
 
 Memory is bounded by slots × length. Waiting examples enter in an elevator's order, up and
@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, compress, islice
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ from .rules import AnyRule
 
 
 class Answer(NamedTuple):
-    """Answer to an example."""
+    """The answer to an example."""
 
     row: int  # position among the submitted examples, from 0
     logits: Tensor  # (num_labels,) float32, on the CPU
@@ -51,6 +51,16 @@ class QueuedExample:
     depth: int = 0  # layer passes done
 
 
+@dataclass
+class Running:
+    """The examples in the slots, and their states; the batch dimension is their order."""
+
+    examples: list[QueuedExample]
+    rule: AnyRule
+    hidden: Tensor  # (slots, width, hidden)
+    state: ExampleState
+
+
 class DepthBatcher:
     """Answers a stream of examples with early exit, `slots` of them at a time.
 
@@ -58,9 +68,10 @@ class DepthBatcher:
 
         batcher = DepthBatcher(model, slots=32)
         batcher.submit((ids, types) for ids, types in examples)
-        with packed_weights(model):               # on a CPU, to be faster
-            for answer in batcher.answers():      # in order of completion
-                ...
+        for answer in batcher.answers():  # in order of completion
+            ...
+
+    On a CPU, `elbert.packed_copy(model)` in place of the model is faster.
 
     `answers` may be closed at any time: iterating again goes on where it stopped, and no example
     is lost or answered twice. One of too many tokens, or none, raises UserError naming its row,
@@ -70,18 +81,24 @@ class DepthBatcher:
     def __init__(
         self, model: EarlyExitModel, slots: int = 32, window: int = 512, pad_token_id: int = 0
     ) -> None:
-        self.model, self.pad_token_id = model, pad_token_id
-        self.rule: AnyRule | None = None  # of the examples in the slots
-        self.weights = [model.layer_weights(i) for i in range(model.config.num_hidden_layers)]
-        self.num_slots, self.window = slots, window
+        self.model = model
+        self.pad_token_id = pad_token_id
+        self.num_slots = slots
+        self.window = window
+        depth = model.config.num_hidden_layers
+        self.weights = [model.layer_weights(layer) for layer in range(depth)]
         self.source: Iterator[tuple] = iter(())  # of examples that are not read yet
         self.submitted = 0  # rows read, also those that failed
         self.waiting: list[QueuedExample] = []  # sorted by length; at most `window`
-        self.going_up, self.last_length = False, 1 << 30
-        self.slots: list[QueuedExample] = []
-        self.hidden: Tensor | None = None  # (slots, width, hidden)
-        self.state: ExampleState | None = None  # what the slots' examples carry, batch first
+        self.going_up = False
+        self.last_length = 1 << 30
+        self.running: Running | None = None  # None while all slots are free
         self.finished: list[Answer] = []
+
+    @property
+    def slots(self) -> list[QueuedExample]:
+        """The examples that are running."""
+        return self.running.examples if self.running else []
 
     def submit(self, examples: Iterable[tuple]) -> None:
         """Queue examples, each (input_ids, token_type_ids), which are read as slots become free.
@@ -91,105 +108,125 @@ class DepthBatcher:
         self.source = chain(self.source, examples)
 
     def answers(self) -> Iterator[Answer]:
-        """Answers in order of completion."""
+        """Yield the answers in order of completion."""
         while True:
             while self.finished:
                 yield self.finished.pop(0)
             with torch.inference_mode():
                 self.fill_slots()
-                if not self.slots:
+                if self.running is None:
                     return
-                self.step()
+                self.step(self.running)
 
     def fill_slots(self) -> None:
         """Read examples until the window is full, and fill free slots from it."""
         for example in islice(self.source, max(0, self.window - len(self.waiting))):
             insort(self.waiting, self.queued(*example), key=attrgetter("length"))
         free = self.num_slots - len(self.slots)
-        chosen = [self.next_waiting() for _ in range(min(free, len(self.waiting)))]
-        if chosen:
-            self.insert(chosen)
+        entering = [self.next_waiting() for _ in range(min(free, len(self.waiting)))]
+        if entering:
+            self.insert(entering)
 
     def queued(self, ids: Any, types: Any, *inputs: Any) -> QueuedExample:
-        """The next example, as it was submitted."""
-        row, longest = self.submitted, self.model.config.max_position_embeddings
+        """Take the next example, as it was submitted."""
+        row = self.submitted
+        longest = self.model.config.max_position_embeddings
         self.submitted += 1
         if not 1 <= len(ids) <= longest:
             raise UserError(f"example {row} has {len(ids)} tokens: allowed are 1 to {longest}")
-        ids, types = torch.as_tensor(ids), torch.as_tensor(types)
-        return QueuedExample(row, len(ids), ids, types, tuple(map(float, inputs)))
+        return QueuedExample(
+            row=row,
+            length=len(ids),
+            input_ids=torch.as_tensor(ids),
+            token_type_ids=torch.as_tensor(types),
+            inputs=tuple(map(float, inputs)),
+        )
 
     def next_waiting(self) -> QueuedExample:
-        """The waiting example next in length, in the direction of travel; turns at the ends."""
-        here = bisect_left(self.waiting, self.last_length, key=attrgetter("length"))
-        if here == (len(self.waiting) if self.going_up else 0):
+        """Take the waiting example next in length, in the direction of travel; turn at the ends."""
+        position = bisect_left(self.waiting, self.last_length, key=attrgetter("length"))
+        end = len(self.waiting) if self.going_up else 0
+        if position == end:
             self.going_up = not self.going_up
-        example = self.waiting.pop(here if self.going_up else here - 1)
+        example = self.waiting.pop(position if self.going_up else position - 1)
         self.last_length = example.length
         return example
 
-    def insert(self, chosen: list[QueuedExample]) -> None:
+    def insert(self, entering: list[QueuedExample]) -> None:
         """Embed examples and put them into free slots at depth 0."""
-        device, width = self.model.device, max(example.length for example in chosen)
-        ids = torch.full((len(chosen), width), self.pad_token_id)
+        device = self.model.device
+        width = max(example.length for example in entering)
+        ids = torch.full((len(entering), width), self.pad_token_id)
         types = torch.zeros_like(ids)
-        for i, example in enumerate(chosen):
-            ids[i, : example.length] = example.input_ids
-            types[i, : example.length] = example.token_type_ids
-        embedded = self.model.embed(ids.to(device), types.to(device))  # (chosen, width, hidden)
-        own = {}
-        if all(example.inputs for example in chosen):
-            columns = torch.tensor([example.inputs for example in chosen], device=device).T
-            own = dict(zip(self.model.config.own_inputs, columns, strict=True))
-        if not self.slots:
-            self.rule = self.model.config.exit_rule()
-        state = self.model.start(self.rule, len(chosen), own)
-        if self.slots:
-            width = max(width, self.hidden.shape[1])
-            both = (F.pad(x, (0, 0, 0, width - x.shape[1])) for x in (self.hidden, embedded))
-            embedded = torch.cat(tuple(both))
-            state = tree_map(lambda *parts: torch.cat(parts), self.state, state)
-        self.hidden, self.state = embedded, state
-        for example in chosen:
+        for row, example in enumerate(entering):
+            ids[row, : example.length] = example.input_ids
+            types[row, : example.length] = example.token_type_ids
+        embedded = self.model.embed(ids.to(device), types.to(device))  # (entering, width, hidden)
+        own_inputs = {}
+        if all(example.inputs for example in entering):
+            columns = torch.tensor([example.inputs for example in entering], device=device).T
+            own_inputs = dict(zip(self.model.config.own_inputs, columns, strict=True))
+        running = self.running
+        rule = running.rule if running else self.model.config.exit_rule()
+        state = self.model.start(rule, len(entering), own_inputs)
+        if running is None:
+            self.running = Running(entering, rule, embedded, state)
+        else:
+            width = max(width, running.hidden.shape[1])
+            padded = [pad_to(width, states) for states in (running.hidden, embedded)]
+            running.examples = running.examples + entering
+            running.hidden = torch.cat(padded)
+            running.state = tree_map(lambda *parts: torch.cat(parts), running.state, state)
+        for example in entering:
             example.entered = time.perf_counter()
-        self.slots += chosen
 
-    def step(self) -> None:
-        """One layer pass, with its exit check, for the slots that most others can share it with."""
-        needed = [self.weights[slot.depth] for slot in self.slots]
+    def step(self, running: Running) -> None:
+        """Run one layer pass, with its exit check, for the slots that most others can share."""
+        device = self.model.device
+        needed = [self.weights[example.depth] for example in running.examples]
         # Deepest first among equals: it frees slots sooner.
         weights = max(Counter(needed).items(), key=lambda item: (item[1], item[0]))[0]
-        members = [i for i, number in enumerate(needed) if number == weights]
-        everyone = len(members) == len(self.slots)
-        rows = slice(None) if everyone else torch.tensor(members, device=self.model.device)
-        lengths = [self.slots[i].length for i in members]
-        width, mask = max(lengths), None  # (members, 1, 1, width) bool, where there is padding
+        members = [slot for slot, wanted in enumerate(needed) if wanted == weights]
+        all_take_part = len(members) == len(needed)
+        rows = slice(None) if all_take_part else torch.tensor(members, device=device)
+        lengths = [running.examples[slot].length for slot in members]
+        width = max(lengths)
+        mask = None  # (members, 1, 1, width) bool, where there is padding
         if min(lengths) < width:
             real = torch.arange(width) < torch.tensor(lengths)[:, None, None, None]
-            mask = real.to(self.model.device, non_blocking=True)
-        hidden = self.hidden[rows, :width]
-        state = self.state if everyone else tree_map(itemgetter(rows), self.state)
-        hidden = self.model.layer_pass(hidden, mask, weights)
-        answer, done, state, _ = self.model.check_exit(self.rule, hidden, mask, weights, state)
-        if everyone:
-            self.hidden, self.state = hidden, state
+            mask = real.to(device, non_blocking=True)
+        state = running.state if all_take_part else tree_map(itemgetter(rows), running.state)
+        hidden = self.model.layer_pass(running.hidden[rows, :width], mask, weights)
+        decision = self.model.check_exit(running.rule, hidden, mask, weights, state)
+        if all_take_part:
+            running.hidden = hidden
+            running.state = decision.state
         else:
-            self.hidden[rows, :width] = hidden
-            tree_map(lambda old, new: old.index_copy_(0, rows, new), self.state, state)
+            running.hidden[rows, :width] = hidden
+            tree_map(lambda old, new: old.index_copy_(0, rows, new), running.state, decision.state)
         # The step's only wait for the device: answers and decisions in one transfer.
-        host = torch.cat([answer, done[:, None].to(answer.dtype)], 1).cpu()
-        now, keep = time.perf_counter(), [True] * len(self.slots)
-        for i, outcome in zip(members, host, strict=True):
-            slot = self.slots[i]
-            slot.depth += 1
+        exits = decision.exit_mask[:, None].to(decision.answer.dtype)
+        outcomes = torch.cat([decision.answer, exits], dim=1).cpu()
+        now = time.perf_counter()
+        keep = [True] * len(needed)
+        for slot, outcome in zip(members, outcomes, strict=True):
+            example = running.examples[slot]
+            example.depth += 1
             if outcome[-1]:
-                keep[i] = False
-                answer = outcome[:-1].clone()
-                self.finished.append(Answer(slot.row, answer, slot.depth, now - slot.entered))
-        if all(keep):
-            return
-        rows = torch.tensor(keep, device=self.model.device)
-        self.slots = [slot for slot, stays in zip(self.slots, keep, strict=True) if stays]
-        width = max((slot.length for slot in self.slots), default=0)
-        self.hidden = self.hidden[rows, :width]
-        self.state = tree_map(itemgetter(rows), self.state)
+                keep[slot] = False
+                logits = outcome[:-1].clone()
+                seconds = now - example.entered
+                self.finished.append(Answer(example.row, logits, example.depth, seconds))
+        if not any(keep):
+            self.running = None
+        elif not all(keep):
+            kept = torch.tensor(keep, device=device)
+            running.examples = list(compress(running.examples, keep))
+            width = max(example.length for example in running.examples)
+            running.hidden = running.hidden[kept, :width]
+            running.state = tree_map(itemgetter(kept), running.state)
+
+
+def pad_to(width: int, states: Tensor) -> Tensor:
+    """Pad states (slots, length, hidden) with zeros to (slots, width, hidden)."""
+    return F.pad(states, (0, 0, 0, width - states.shape[1]))

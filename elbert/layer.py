@@ -29,7 +29,7 @@ class AttentionHeads(nn.Module):
         self.num_heads = config.num_attention_heads
         self.head_size = config.hidden_size // config.num_attention_heads
         self.attention_dropout = config.attention_probs_dropout_prob
-        self.softmax = nn.Softmax(-1)  # a module, whose outputs `records_states` can read
+        self.softmax = nn.Softmax(-1)  # a module, whose outputs HF's `capture_outputs` can read
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Attend from each query: (batch, heads, queries, head_size), as `query`.

@@ -106,8 +106,12 @@ class PonderClassificationLoss(nn.Module):
         """
         logits, dist = result["logits"], result["model_halt_dist"]
         labels = torch.as_tensor(labels, device=logits.device)
-        how = {"reduction": "none", "weights": self.class_weights}
-        losses = torch.stack([task_loss(step, labels, **how) for step in logits])
+        losses = torch.stack(
+            [
+                task_loss(layer, labels, reduction="none", weights=self.class_weights)
+                for layer in logits
+            ]
+        )
         weighted = (losses * dist.pmf().T).mean()
         kl_loss = self.kl_penalty_factor * result["target_halt_dist"].kl_div(dist)
         return {"total_loss": weighted + kl_loss, "weighted_ce_loss": weighted, "kl_loss": kl_loss}

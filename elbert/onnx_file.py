@@ -1,7 +1,5 @@
 """An exported file in place of its model: what it says of itself, and running it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -21,14 +19,14 @@ FIXED = ("model_type", "num_hidden_layers")  # what no input of a file sets
 
 
 def labels_in(config: AlbertConfig) -> list[str]:
-    """The names of a model's classes, in the order of its logits."""
+    """List the names of a model's classes, in the order of its logits."""
     names: Any = config.id2label
-    return [names[i] for i in sorted(names)]
+    return [names[number] for number in sorted(names)]
 
 
 def description(model: PreTrainedModel) -> dict[str, Any]:
-    """Metadata of a model's file, by name; JSON in the file."""
-    config = model.config
+    """Describe a model for the metadata of its file, by name; JSON in the file."""
+    config: Any = model.config
     return {
         "model_type": config.model_type,
         "labels": labels_in(config),
@@ -103,11 +101,13 @@ class OnnxFile:
         bool (batch, length)."""
         config, logits, depth = self.config, found["logits"], found[self.depth]
         per_text = self.depth == "exit_layer"
-        shapes = {"logits": (len(real), config.num_labels)}
-        shapes[self.depth] = real.shape[:1] if per_text else real.shape
+        shapes = {
+            "logits": (len(real), config.label_count),
+            self.depth: tuple(real.shape[:1] if per_text else real.shape),
+        }
         for name, shape in shapes.items():
-            if found[name].shape != shape:
-                raise self.foreign(f"{name} has shape {(*found[name].shape,)}, not {(*shape,)}")
+            if tuple(found[name].shape) != shape:
+                raise self.foreign(f"{name} has shape {tuple(found[name].shape)}, not {shape}")
         if not logits.isfinite().all():
             raise self.foreign("its logits are NaN or infinite")
         low, high = (depth if per_text else depth[real]).aminmax()

@@ -4,8 +4,6 @@ A flag wins over the folder's exit_config.json, or another file that `exit_confi
 file wins over config.json, and config.json over the default.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Mapping
@@ -31,11 +29,11 @@ class KeyValues:
     sources: Mapping[str, str]
 
     @classmethod
-    def given(cls, values: Mapping[str, Any], source: str) -> KeyValues:
+    def given(cls, values: Mapping[str, Any], source: str) -> "KeyValues":
         """Make the settings of one source."""
         return cls(values, dict.fromkeys(values, source))
 
-    def under(self, other: KeyValues) -> KeyValues:
+    def under(self, other: "KeyValues") -> "KeyValues":
         """Put the values of `other` over these."""
         return KeyValues({**self.values, **other.values}, {**self.sources, **other.sources})
 
@@ -54,7 +52,7 @@ def resolve(
     flags: KeyValues = NOTHING,
     config: Mapping[str, Any] | None = None,
     trusted: bool = False,
-) -> KeyValues:
+) -> "KeyValues":
     """Resolve a model's exit keys: flag over exit_config.json over config.json over default.
 
     Args:

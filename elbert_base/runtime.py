@@ -54,8 +54,8 @@ def noticing_contention(device: Any) -> Iterator[None]:
 @cache
 def warn_of_spinning() -> None:
     logger.warning(
-        "this processor is shared, and PyTorch's threads waste it waiting for each other: import "
-        "elbert before torch, or start Python with GOMP_SPINCOUNT=%d, as the scripts do",
+        "this processor is shared, and PyTorch's threads waste it waiting for each other: start "
+        "Python with GOMP_SPINCOUNT=%d, as the scripts do",
         SPIN_COUNT,
     )
 

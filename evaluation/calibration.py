@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -66,7 +67,8 @@ def calibration_feeds(
     examples = list(split.examples())
     rng = np.random.default_rng(SEED)
     chosen = rng.choice(len(examples), min(TEXTS, len(examples)), replace=False)
-    tokenizer, config = load_tokenizer(directory), model.config
+    tokenizer = load_tokenizer(directory)
+    config: Any = model.config
     length = min(length, config.max_position_embeddings)
     features = encode([examples[i] for i in sorted(chosen)], tokenizer, length, config, SEED)
     settings = deepest_settings(config)

@@ -19,7 +19,7 @@ options = onnxruntime.SessionOptions()
 options.log_severity_level = 3  # it warns of inputs that have defaults
 session = onnxruntime.InferenceSession(file, options)
 about = {k: json.loads(v) for k, v in session.get_modelmeta().custom_metadata_map.items()}
-text = Tokenizer.from_file(tokenizer).encode(*texts)
+text = Tokenizer.from_file(tokenizer).encode(texts[0], texts[1] if texts[1:] else None)
 repeats = about["cls_tokens"] - 1  # a ponder model reads [CLS] twice
 feed = {
     "input_ids": np.array([text.ids[:1] * repeats + text.ids]),

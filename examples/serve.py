@@ -82,7 +82,7 @@ class QueuedBatcher(DepthBatcher):
             except queue.Empty:
                 break
             if request is None:  # nobody waits for what is left
-                self.waiting, self.slots = [], []
+                self.waiting, self.running = [], None
                 return
             self.requests[self.submitted] = request
             self.submit([request.example])

@@ -26,7 +26,7 @@ from elbert_base.errors import UserError
 from exit_lab.choice import TOLERANCE, Parts
 from glue.metrics import METRICS, bootstrap_weights, concave_hull, frontier, interval
 from runs.console import markdown_table
-from runs.files import write_text
+from runs.files import RunFolder
 from runs.job import Job
 
 RESAMPLES = 1000  # of the intervals
@@ -40,7 +40,7 @@ class Frontier:
     allowed: np.ndarray  # the cost that they were chosen by, (points,)
     cost: np.ndarray  # on the report part, (points,), or of its examples, (points, examples)
     metric: np.ndarray  # on the report part, (points, 1 + resamples) or (points, examples)
-    settings: Sequence[int] = ()  # their numbers, (points,)
+    settings: Sequence[int] | np.ndarray = ()  # their numbers, (points,)
     mixes: bool = False  # does a coin between two settings give the costs between them?
 
     def position(self, limit: float) -> float:
@@ -79,7 +79,7 @@ def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Fro
 class Point(NamedTuple):
     """A method at a cost, on the report part."""
 
-    settings: Sequence[int]  # one, or the two of a mixture
+    settings: Sequence[int] | np.ndarray  # one, or the two of a mixture
     cost: float
     metric: np.ndarray  # (1 + resamples,)
 
@@ -139,7 +139,8 @@ class FrontierSet:
         one = self.frontiers[name]
         position = one.position(limit)
         settings = one.settings[int(position) : math.ceil(position) + 1]
-        return Point(settings, mixed(one.cost, position), mixed(one.metric, position))
+        cost = float(mixed(one.cost, position))
+        return Point(settings, cost, mixed(one.metric, position))
 
     def over_coin(self, point: Point) -> Estimate:
         """The point's metric less that of the coin at the same cost, paired."""
@@ -214,7 +215,7 @@ def write_comparison(swept: Sweep, parts: Parts, seed: int, output: Path) -> Non
     ):
         rows = [[name, *(write(x) if x else "–" for x in points[name])] for name in names]
         text += f"\n{heading}{markdown_table(columns, rows)}\n"
-    write_text(output / "compare.md", text, listed_in=output)
+    RunFolder(output).write_text("compare.md", text)
     print(f"\n{text}")
 
 
@@ -226,7 +227,7 @@ def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     both = np.concatenate([both, swept.truncations[-1:]])  # and full depth
     calibration = swept.metrics(both, parts.calibration)
     report = swept.metrics(both, parts.report, found.drawn)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, (early, full) in report.items():
         here, deep = calibration[name]
         drop = f"{name}, drop from full depth"
@@ -261,7 +262,7 @@ def measured(job: Job, recording: Recording, drawn: np.ndarray) -> dict[str, np.
 
     drawn: (1 + resamples, examples), how often each resample takes each example.
     """
-    config, labels = job.model.config, recording.labels
+    config, labels = job.config, recording.labels
     answers, exits = scan_answers(config.exit_rule(), recording.tensors)
     found = predictions_of(answers, job.task.multi_label)[None]
     metrics = METRICS[job.task.metric](found, labels, drawn.astype(float))
@@ -282,7 +283,7 @@ def two_models(sides: Mapping[str, Sequence[tuple[Job, Recording]]], seed: int) 
     """
     jobs = [job for job, _ in chain(*sides.values())]
     task, count = jobs[0].task, len(jobs[0].features)
-    if not task.folder and len({str(labels_in(job.model.config)) for job in jobs}) > 1:
+    if not task.folder and len({str(labels_in(job.config)) for job in jobs}) > 1:
         raise UserError(f"--compare {' '.join(sides)}: the models' labels differ")
     drawn, means = bootstrap_weights(count, RESAMPLES, seed), []
     for number, models in enumerate(sides.values(), start=1):

@@ -40,7 +40,7 @@ from glue.metrics import at_exit
 from glue.tasks import Example, Split, Task
 from modes import trained_mode
 from modes.base import Mode
-from runs.files import read_list, remove, write_json, write_text
+from runs.files import RunFolder, write_json
 from runs.flags import as_dict
 from runs.folder import check_finished
 from runs.job import Job, find_task, open_job
@@ -63,7 +63,7 @@ class Lab:
 
     @property
     def config(self) -> Any:
-        return self.job.model.config
+        return self.job.config
 
     @cached_property
     def recording(self) -> Recording:
@@ -143,7 +143,7 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
         batch_size=data.batch_size,
     )
     cast_layers(job.model, dtype_of(wanted.dtype, accelerator.device))
-    config = job.model.config
+    config = job.config
     rules = list(dict.fromkeys(wanted.rules or sweepable(config)))
     values = {key: text for key, _, text in (item.partition("=") for item in wanted.grid)}
     grids = make_grids(config, rules, values)
@@ -161,8 +161,9 @@ def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
         choice = choose(swept, goal, rules, lab.parts.calibration)
         setting = setting if choice.setting is None else swept.settings[choice.setting]
     lab.job.check_unchanged()
-    remove(lab.output, read_list(lab.output).keys() - {RECORDING})  # of an earlier sweep
-    write_json(lab.output / "provenance.json", lab.job.origin.provenance.as_json(), lab.output)
+    results = RunFolder(lab.output)
+    results.remove(results.read_list().keys() - {RECORDING})  # of an earlier sweep
+    results.write_json("provenance.json", lab.job.origin.provenance.as_json())
     write_tables(swept, lab.output)
     if flags.verify:
         verify(lab, flags.verify)
@@ -177,7 +178,7 @@ def verify(lab: Lab, count: int) -> None:
 
     Raises UserError naming the first setting and example that differ.
     """
-    swept, config = lab.swept, lab.job.model.config
+    swept, config = lab.swept, lab.config
     count, before = min(count, len(swept.settings)), config.exit_keys()
     rng = np.random.default_rng(lab.request.data.seed)
     for number in rng.choice(len(swept.settings), count, replace=False):
@@ -204,7 +205,8 @@ def write_figures(lab: Lab, setting: Setting) -> None:
     scores = exit_scores(lab.recording.tensors["all_logits"], task.multi_label)
     confidence = certainty(scores, task.multi_label).numpy()
     found = frontier_set(swept, lab.parts, BAND_RESAMPLES, lab.request.data.seed)
-    save_figure(frontier_figure(found, task), lab.output / "frontier.png", lab.output)
+    results = RunFolder(lab.output)
+    save_figure(frontier_figure(found, task), lab.output / "frontier.png", results)
     same = (i for i, one in enumerate(swept.settings) if one.items() <= setting.items())
     start = next(same, int((swept.exit_layer == exits).sum(1).argmax()))  # or which agrees most
     read = {name for rule in lab.grids for name in lab.config.exit_rules()[rule].reads}
@@ -219,7 +221,7 @@ def write_figures(lab: Lab, setting: Setting) -> None:
         ),
     }
     page = explorer_page(swept, lab.examples, confidence, about, lab.request.data.seed)
-    write_text(lab.output / "explorer.html", page, lab.output)
+    results.write_text("explorer.html", page)
     print(f"frontier.png and explorer.html: {lab.output}")
 
 

@@ -1,12 +1,15 @@
 """Fitting the exit rule `learnt` to the examples that choose."""
 
+from typing import cast
+
 import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
 from answers.sweep import Recording
 from elbert.configuration import ElbertConfig
-from elbert.rules import LayerOutput, Size
+from elbert.exits.rules import Learnt
+from elbert.rules import EachLabel, LayerOutput, Size
 
 
 def fit_weights(config: ElbertConfig, recording: Recording, rows: np.ndarray) -> list:
@@ -15,12 +18,16 @@ def fit_weights(config: ElbertConfig, recording: Recording, rows: np.ndarray) ->
     A layer's logistic regression predicts whether its class is right. A value is right to the share
     1 − tanh |error| (BERxiT, Xin et al., 2021), and wrong for the rest.
     """
-    rule, weights = config.exit_rule(thres_name="learnt"), []
+    exit_rule = config.exit_rule(thres_name="learnt")
     logits, labels = recording.tensors["all_logits"][:, rows], recording.labels[rows]
     predictions = recording.predictions[:, rows]  # (layers, examples)
-    if config.is_multi_label:  # the rule reads each label as an example of two classes
-        logits = torch.stack([rule.of_labels(LayerOutput(x)).logits for x in logits])
-        predictions, labels, rule = predictions.reshape(len(logits), -1), labels.ravel(), rule.rule
+    rule = exit_rule
+    if isinstance(exit_rule, EachLabel):  # it reads each label as an example of two classes
+        logits = torch.stack([exit_rule.of_labels(LayerOutput(x)).logits for x in logits])
+        predictions, labels = predictions.reshape(len(logits), -1), labels.ravel()
+        rule = exit_rule.rule
+    rule = cast(Learnt, rule)
+    weights = []
     layers, examples, classes = logits.shape
     _, before = rule.start(Size((), examples, classes, layers), {})
     for answers, predicted in zip(logits, predictions, strict=True):

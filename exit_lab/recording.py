@@ -11,7 +11,7 @@ from answers.predict import Predictions, is_main, record_layers
 from answers.report import labels_of
 from answers.sweep import Recording, flops_of
 from elbert_base.errors import UserError
-from runs.files import fingerprint, write_file
+from runs.files import RunFolder, fingerprint
 from runs.job import Job
 
 RECORDING = "all_logits.safetensors"
@@ -26,8 +26,9 @@ def load_or_record(folder: Path, job: Job) -> Recording:
     Raises UserError when the examples have no labels, or an answer is not finite.
     """
     path, weights = folder / RECORDING, job.origin.provenance.weights
-    labels, idle = labels_of(job.features), IDLE_KEYS | job.model.config.exit_keys().keys()
-    config = {k: v for k, v in sorted(job.model.config.to_dict().items()) if k not in idle}
+    labels = labels_of(job.features)
+    idle = IDLE_KEYS | job.config.exit_keys().keys()
+    config = {key: x for key, x in sorted(job.config.to_dict().items()) if key not in idle}
     known = fingerprint(config, job.batch_size, weights, job.features.digest())
     tensors, problem = read_recording(path, known)
     (problem,) = broadcast_object_list([problem])  # the main process's: disks may differ
@@ -36,12 +37,12 @@ def load_or_record(folder: Path, job: Job) -> Recording:
     job.check_unchanged()
     if problem and is_main():
         kept = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": known})
-        write_file(path, lambda file: file.write(kept), listed_in=folder)
+        RunFolder(folder).write(RECORDING, lambda file: file.write(kept))
     elif is_main():
         print(f"{path} reused: its weights and data are these")
     left_out = {"labels", "seconds"} if job.batch_size > 1 else {"labels"}  # times of a batch
     tensors = {name: tensor for name, tensor in tensors.items() if name not in left_out}
-    return Recording(tensors, labels, flops_of(job.model.config, job.features.lengths))
+    return Recording(tensors, labels, flops_of(job.config, job.features.lengths))
 
 
 def record_anew(job: Job, why: str) -> Predictions:

@@ -10,7 +10,7 @@ import numpy as np
 from answers.sweep import COIN, ORACLE, TRUNCATION, Sweep
 from glue.metrics import concave_hull, frontier
 from glue.tables import as_csv
-from runs.files import write_text
+from runs.files import RunFolder
 
 
 def write_tables(swept: Sweep, output: Path) -> None:
@@ -21,8 +21,9 @@ def write_tables(swept: Sweep, output: Path) -> None:
     baselines = best_rows(layers, metric)
     for name in (COIN, ORACLE):
         baselines += best_rows(rows_of(swept, name), metric, concave_hull)
-    write_text(output / "sweep.csv", as_csv([*rows, *layers]), listed_in=output)
-    write_text(output / "frontier.csv", as_csv([*best, *baselines]), listed_in=output)
+    results = RunFolder(output)
+    results.write_text("sweep.csv", as_csv([*rows, *layers]))
+    results.write_text("frontier.csv", as_csv([*best, *baselines]))
     print(f"{len(rows)} settings: {output / 'sweep.csv'}; {len(best)} on the frontier")
 
 

@@ -20,8 +20,9 @@ def custom_task(
     label_column: str | None = None,
     separator: str | None = None,
 ) -> Task:
-    """Make a task of tables (see `read_table`), of train, dev and test, with the columns sentence1,
-    perhaps sentence2, and label, unless others are named, A or A,B.
+    """Make a task of tables for train, dev and test (see `read_table`).
+
+    Their columns are sentence1, perhaps sentence2, and label, unless others are named, A or A,B.
 
     `labels` are a trained model's, empty for regression. A file with as many labels of its own is
     read with these, in their order, which a warning says. Without `labels` they are those of the
@@ -30,18 +31,18 @@ def custom_task(
     holds any number of labels; several label columns, A,B,C, are a label each, of 0 and 1. Raises
     UserError.
     """
-    files = {split: str(Path(file).absolute()) for split, file in files.items() if file}
-    if not files:
+    paths = {name: str(Path(file).absolute()) for name, file in files.items() if file}
+    if not paths:
         raise UserError("give at least one of --train_file, --validation_file and --test_file")
-    for file in files.values():
+    for file in paths.values():
         if kind_of(Path(file)) not in SUFFIXES:
             endings = " ".join(SUFFIXES)
             raise UserError(f"{file}: the name must end in one of: {endings} (or these with .gz)")
     names = tuple(name.strip() for name in text_columns.split(",")) if text_columns else ()
     if len(names) > 2 or not all(names):
         raise UserError(f"--text_column_names {text_columns}: give the name of one column, or A,B")
-    task = Task("custom", "", "custom.tsv", files=files, labels=(), metric="corr")
-    split = Split(task, "", next(iter(files)))
+    task = Task("custom", "", "custom.tsv", files=paths, labels=(), metric="corr")
+    split = Split(task, "", next(iter(paths)))
     columns, _ = read_table(split.path)
     names = names or (TWO if "sentence2" in columns else TWO[:1])
     task = replace(task, text_columns=names, label_column=label_column or "label")
@@ -86,4 +87,6 @@ def _discover_labels(split: Split, task: Task) -> list[str]:
         return []
     if len(set(numbers)) < len(numbers):
         raise UserError(f"{path}: two of the labels {', '.join(found)} are the same number")
-    return sorted(found, key=found.get if all_numbers else None)
+    if all_numbers:
+        return sorted(found, key=lambda name: found[name] or 0.0)
+    return sorted(found)

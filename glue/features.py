@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
@@ -33,11 +33,11 @@ class Features:
         token_type_ids: Iterable[Sequence[int]],
         labels: Sequence[int | float | None] = (None,),
     ) -> "Features":
-        """The features of texts that are lists; one label of None is as good as no labels."""
+        """Make features of texts that are lists; one label of None is as good as no labels."""
         return cls(
-            [np.array(ids, dtype=np.int32) for ids in input_ids],
-            [np.array(ids, dtype=np.int8) for ids in token_type_ids],
-            None if None in labels else np.array(labels),
+            input_ids=[np.array(ids, dtype=np.int32) for ids in input_ids],
+            token_type_ids=[np.array(ids, dtype=np.int8) for ids in token_type_ids],
+            labels=None if None in labels else np.array(labels),
         )
 
     def __len__(self) -> int:
@@ -55,14 +55,18 @@ class Features:
         return f"{len(self)} ({cut} truncated, {cut / len(self):.1%})" if cut else str(len(self))
 
     def take(self, rows: slice | Sequence[int] | np.ndarray) -> "Features":
-        """The examples of these rows, in their order."""
-        rows = np.arange(len(self))[rows]
-        texts = ([x[row] for row in rows] for x in (self.input_ids, self.token_type_ids))
-        kept = (x if x is None else x[rows] for x in (self.labels, self.truncated))
-        return Features(*texts, *kept, {name: x[rows] for name, x in self.inputs.items()})
+        """Return the examples of these rows, in their order."""
+        numbers = np.arange(len(self))[rows]
+        return Features(
+            input_ids=[self.input_ids[number] for number in numbers],
+            token_type_ids=[self.token_type_ids[number] for number in numbers],
+            labels=None if self.labels is None else self.labels[numbers],
+            truncated=None if self.truncated is None else self.truncated[numbers],
+            inputs={name: values[numbers] for name, values in self.inputs.items()},
+        )
 
     def digest(self) -> str:
-        """SHA-256 of all that there is: values, their types and their number."""
+        """Return the SHA-256 of everything here: values, their types and their number."""
         arrays = {
             "labels": self.labels,
             "offsets": np.cumsum([0, *self.lengths], dtype=np.int64),
@@ -75,7 +79,7 @@ class Features:
         for name, array in arrays.items():
             if array is not None:
                 digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-                digest.update(np.ascontiguousarray(array))
+                digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()
 
 
@@ -90,9 +94,12 @@ def encode(
 
     seed: of the random numbers that an example brings, where the configuration has any.
     """
-    examples, parts = iter(examples), Features([], [])
-    labels, truncated = [], []
-    while chunk := list(islice(examples, CHUNK)):
+    remaining = iter(examples)
+    input_ids: list[np.ndarray] = []
+    token_type_ids: list[np.ndarray] = []
+    labels = []
+    truncated = []
+    while chunk := list(islice(remaining, CHUNK)):
         encoded = tokenizer(
             [example.text_a for example in chunk],
             None if chunk[0].text_b is None else [example.text_b for example in chunk],
@@ -101,16 +108,19 @@ def encode(
             return_token_type_ids=True,
             return_attention_mask=False,
         )
-        both = encoded["input_ids"], encoded["token_type_ids"]
-        part = Features.from_lists(*(map(config.with_extra_tokens, rows) for rows in both))
-        parts.input_ids.extend(part.input_ids)
-        parts.token_type_ids.extend(part.token_type_ids)
-        labels += [example.label for example in chunk]
-        truncated += [bool(x.overflowing) for x in encoded.encodings]
+        part = Features.from_lists(
+            map(config.with_extra_tokens, encoded["input_ids"]),
+            map(config.with_extra_tokens, encoded["token_type_ids"]),
+        )
+        input_ids.extend(part.input_ids)
+        token_type_ids.extend(part.token_type_ids)
+        labels.extend(example.label for example in chunk)
+        truncated.extend(bool(text.overflowing) for text in encoded.encodings)
     generator = torch.Generator().manual_seed(seed)
-    draws = {name: torch.rand(len(parts), generator=generator) for name in config.own_inputs}
-    return replace(
-        parts,
+    draws = {name: torch.rand(len(input_ids), generator=generator) for name in config.own_inputs}
+    return Features(
+        input_ids=input_ids,
+        token_type_ids=token_type_ids,
         labels=None if None in labels else np.array(labels),
         truncated=np.array(truncated),
         inputs={name: numbers.numpy() for name, numbers in draws.items()},
@@ -120,7 +130,7 @@ def encode(
 def collate(
     features: Features, rows: Sequence[int] | np.ndarray, pad_token_id: int
 ) -> dict[str, torch.Tensor]:
-    """Tensors of the given rows, padded to the longest: (rows, length), the others (rows, …).
+    """Make tensors of these rows, padded to the longest: (rows, length), the others (rows, …).
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.
     """
@@ -138,7 +148,7 @@ def collate(
 
 
 def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """The rows of every training batch of an epoch, a function of `seed` and `epoch` alone.
+    """List the rows of every training batch of an epoch, a function of `seed` and `epoch` alone.
 
     Neighbours in length share a batch; the order of batches is shuffled, so that the last steps of
     an epoch are not its shortest texts.
@@ -151,7 +161,7 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
 
 
 def sorted_batches(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """Rows in order of length, `batch_size` at a time: least padding for a pass over all."""
+    """Yield rows in order of length, `batch_size` at a time: least padding for a pass over all."""
     order = np.argsort(-lengths, kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]

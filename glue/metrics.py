@@ -1,36 +1,37 @@
 """The tasks' metrics, under the published names: of one set of answers; of many exit settings and
 bootstrap draws at once; and which settings are best at their cost."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from glue.tasks import ACC_F1, Task
 
 CHUNK = 2**20  # numbers of a (settings, examples) or (draws, examples) block held at a time
 
 
-def compute_metrics(
-    task: Task, predictions: Sequence[float], labels: Sequence[float]
-) -> dict[str, float]:
+def compute_metrics(task: Task, predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
     """Compute the task's metrics from class ids, or from scores for regression; both (examples,).
 
     A correlation with constant predictions is 0.0.
     """
-    found, wanted = (np.asarray(values, dtype=float) for values in (predictions, labels))
-    once = np.ones((1, len(wanted)))
-    return {name: v.item() for name, v in METRICS[task.metric](found[None], wanted, once).items()}
+    answers = np.asarray(predictions, dtype=float)
+    targets = np.asarray(labels, dtype=float)
+    once = np.ones((1, len(targets)))
+    metrics = METRICS[task.metric](answers[None], targets, once)
+    return {name: values.item() for name, values in metrics.items()}
 
 
 def chunks(count: int, width: int) -> Iterator[slice]:
-    """Slices over `count` rows of `width` numbers, each of about CHUNK numbers."""
+    """Yield slices over `count` rows of `width` numbers, each of about CHUNK numbers."""
     step = max(1, CHUNK // max(1, width))
     for start in range(0, count, step):
         yield slice(start, start + step)
 
 
 def at_exit(by_layer: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
-    """Answers under each setting: (layers, examples) at (settings, examples) -> the latter.
+    """Pick answers under each setting: (layers, examples) at (settings, examples) -> the latter.
 
     One setting's exits may be (examples,).
     """
@@ -44,7 +45,7 @@ def metrics_at(
     exit_layer: np.ndarray,
     weights: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
-    """The task's metrics of each setting's answers by name: (settings,), or (settings, draws).
+    """Compute the metrics of each setting's answers, by name: (settings,), or (settings, draws).
 
     predictions: (layers, examples) class ids, or values for regression; labels: (examples,); of
     several labels an example, of 0 and 1, both have one more dimension, as everywhere here.

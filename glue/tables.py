@@ -17,7 +17,8 @@ from elbert_base.errors import UserError
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 csv.field_size_limit(2**31 - 1)  # a cell may hold a document
 
-NumberedRows = Iterator[tuple[int, dict[str, str]]]  # (1-based line, cells by column name)
+# (1-based line, cells by column name); None has the first cell of a row that is too long.
+NumberedRows = Iterator[tuple[int, dict[str | None, str]]]
 
 
 def kind_of(path: Path) -> str:
@@ -26,24 +27,31 @@ def kind_of(path: Path) -> str:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a UTF-8 file with their ends, without a byte order mark.
+    """Yield the numbered lines of a UTF-8 file with their ends, without a byte order mark.
 
     Only "\\n" ends a line, so a stray "\\r" or U+2028 within a text stays in it.
     """
     if os.path.exists(path) and not os.path.isfile(path):  # a pipe, a device: without an end
         raise UserError(f"{path} is no regular file")
+    is_packed = path.suffix.lower() == ".gz"
     try:
-        with (gzip.open if path.suffix.lower() == ".gz" else open)(path, "rb") as file:
-            for number, raw in enumerate(file, 1):
-                yield number, raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        with gzip.open(path, "rb") if is_packed else open(path, "rb") as file:
+            for number, raw in enumerate(file, start=1):
+                yield number, decode_line(path, number, raw)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {path}: {reason}") from error
+
+
+def decode_line(path: Path, number: int, raw: bytes) -> str:
+    """Decode a line of UTF-8; raises UserError naming the byte that is none."""
+    try:
+        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
             f"{path}, line {number}: byte {error.start + 1} (0x{raw[error.start]:02x}) "
             "is not UTF-8; save the file as UTF-8"
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {path}: {reason}") from error
 
 
 def _csv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -74,14 +82,22 @@ def _json_rows(path: Path) -> NumberedRows:
         yield number, _texts(row)
 
 
-def _texts(row: dict[str, Any]) -> dict[str, str]:
-    """A null, list or object is no cell: it is reported as missing where it is needed."""
-    cells = {key: value for key, value in row.items() if isinstance(value, str | int | float)}
-    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in cells.items()}
+def _texts(row: dict[str, Any]) -> dict[str | None, str]:
+    """Return a row's cells as text.
+
+    A null, list or object is no cell: it is reported as missing where it is needed.
+    """
+    cells: dict[str | None, str] = {}
+    for name, value in row.items():
+        if isinstance(value, str):
+            cells[name] = value
+        elif isinstance(value, int | float):
+            cells[name] = json.dumps(value)
+    return cells
 
 
 def _arrow_table(path: Path) -> tuple[list[str], NumberedRows]:
-    """Columns and rows of a Parquet file."""
+    """Read a Parquet file's columns and rows."""
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -108,8 +124,10 @@ def _arrow_errors(path: Path) -> Iterator[None]:
 
 
 def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], NumberedRows]:
-    """Columns and rows of a .csv (quoted), .jsonl or .json file, of a TSV (no quoting), each also
-    as .gz, or of a Parquet file.
+    """Read the columns and rows of a table.
+
+    It is a .csv (quoted), .jsonl or .json file, a TSV (no quoting), each also as .gz, or a Parquet
+    file.
 
     `headerless` are the columns of a file without a header. A row shorter than the header lacks
     its last columns; of a longer one, None has a cell more. Blank lines are no rows; in a file of
@@ -121,33 +139,39 @@ def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], N
     if suffix in (".jsonl", ".json"):
         rows = _json_rows(path)
         first = next(rows, None)
-        return (list(first[1]), chain([first], rows)) if first else ([], rows)
+        if first is None:
+            return [], rows
+        return [name for name in first[1] if name is not None], chain([first], rows)
     if suffix == ".csv":
         cells = _csv_cells(path)
     else:
         cells = ((number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path))
     columns = list(headerless) or next(cells, (0, []))[1]
-    return columns, (
-        (number, dict(zip([*columns, None], row, strict=False)))
+    names = [*columns, None]
+    rows = (
+        (number, dict(zip(names, row, strict=False)))
         for number, row in cells
         if row != [""] or len(columns) == 1
     )
+    return columns, rows
 
 
 def require_columns(path: Path, columns: Sequence[str], needed: Iterable[str]) -> None:
+    """Raise UserError unless a table has each of the columns that are needed, once."""
     if not columns:
         raise UserError(f"{path} is empty")
     for name in needed:
         if columns.count(name) != 1:
             fault = "two columns" if name in columns else "no column"
-            there = ", ".join(columns[:20])[:300]
+            listed = ", ".join(columns[:20])[:300]
             raise UserError(
-                f"{path}, line 1: {fault} {name!r}; the columns are: {there}; of your own files, "
+                f"{path}, line 1: {fault} {name!r}; the columns are: {listed}; of your own files, "
                 "--text_column_names and --label_column_name say which to read"
             )
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Format rows, dicts with the same keys, as CSV with a header."""
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()

@@ -8,11 +8,11 @@ import difflib
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from elbert_base.errors import UserError
 from glue.tables import NumberedRows, read_table, require_columns
@@ -56,6 +56,7 @@ class Task:
 
     @property
     def shown_name(self) -> str:
+        """What figures call the data."""
         return self.title or self.name
 
     @property
@@ -84,14 +85,18 @@ def about(task: Task) -> str:
     return f"{task.shown_name}: {texts}, {kind}"
 
 
+# Class id, score, or 0 and 1 for each of several labels; None: of GLUE's test files not read.
+Label = int | float | tuple[float, ...] | None
+Row = Mapping[str | None, str]  # cells by column name
+
+
 class Example(NamedTuple):
     """A text or a pair of texts, with its label."""
 
     index: str  # the index or id column of a test file, otherwise a running number from 0
     text_a: str
     text_b: str | None  # None when the task has single sentences
-    # Class id, score, or 0 and 1 for each of several labels; None: of GLUE's test files not read.
-    label: int | float | tuple[float, ...] | None
+    label: Label
 
 
 _MNLI = Task("mnli", "MNLI", "MNLI-m.tsv", MATCHED, TWO, "gold_label", NLI)
@@ -147,10 +152,17 @@ def prediction_tasks(task: Task, data_dir: str | Path) -> list[Task]:
     """
     if task.name != "mnli":
         return [task]
-    here = Path(data_dir).absolute()
-    places = [here / "diagnostic.tsv", here / "AX.tsv", here.parent / "diagnostic/diagnostic.tsv"]
-    found = [replace(TASKS["ax"], files={"test": str(path)}) for path in places if path.is_file()]
-    return [task, TASKS["mnli-mm"], *found[:1]]
+    folder = Path(data_dir).absolute()
+    candidates = [
+        folder / "diagnostic.tsv",
+        folder / "AX.tsv",
+        folder.parent / "diagnostic/diagnostic.tsv",
+    ]
+    tasks = [task, TASKS["mnli-mm"]]
+    for path in candidates:
+        if path.is_file():
+            return [*tasks, replace(TASKS["ax"], files={"test": str(path)})]
+    return tasks
 
 
 class Split(NamedTuple):
@@ -162,14 +174,14 @@ class Split(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """Raises UserError when there is no such file, with what to do about that."""
+        """Path of the file; raises UserError with what to do where there is none."""
         task, data_dir = self.task, Path(self.data_dir)
         if self.name not in task.files:
             raise UserError(f"{task.name} has no {self.name} file, only: {', '.join(task.files)}")
         path = data_dir / task.files[self.name]
-        for found in (path, data_dir / task.folder / path.name):
-            if found.exists():
-                return found
+        for candidate in (path, data_dir / task.folder / path.name):
+            if candidate.exists():
+                return candidate
         if not task.folder:
             raise UserError(f"{path} does not exist")
         raise UserError(
@@ -182,7 +194,9 @@ class Split(NamedTuple):
 
         Raises UserError for whatever is wrong with the file, and when it has no examples.
         """
-        path, number, skipped = self.path, 0, []
+        path = self.path
+        number = 0
+        skipped = []
         columns, rows = read_table(path, () if self.name == "test" else self.task.headerless)
         require_columns(path, columns, needed)
         for line, row in rows:
@@ -210,31 +224,47 @@ class Split(NamedTuple):
 
         Raises UserError for whatever is wrong with the file, and when it has no examples.
         """
-        task, path, test = self.task, self.path, self.name == "test"
-        needed = task.text_columns + (() if test else task.label_columns)
-        known = {label: i for i, label in enumerate(task.labels)} if not task.folder else {}
+        task, path = self.task, self.path
+        is_test = self.name == "test"
+        needed = task.text_columns if is_test else task.text_columns + task.label_columns
         empty = []  # lines of the user's own file
         for number, (line, row) in enumerate(islice(self.rows(needed), limit)):
-            text_a, text_b = [*(row[name] for name in task.text_columns), None][:2]
-            if not task.folder and not all(row[name].strip() for name in task.text_columns):
+            texts = [row[name] for name in task.text_columns]
+            if not task.folder and not all(text.strip() for text in texts):
                 empty.append(line)
-            where, index = f"{path}, line {line}", str(number)
-            if test:
+            index = str(number)
+            if is_test:
                 index = row.get("index", row.get("id", index))
-            if task.multi_label:
-                told = not test or all(row.get(name, "").strip() for name in task.label_columns)
-                label = _several_labels(task, row, where) if told else None
-            elif test:
-                spelled = row.get(task.label_column, "").strip()
-                label = known.get(spelled) if task.labels or task.folder else parse_number(spelled)
-            else:
-                label = _label(task, row[task.label_column], where)
-            yield Example(index, text_a, text_b, label)
-        if empty:
-            count, first = len(empty), empty[0]
-            logger.warning(
-                "%s: %d examples have an empty text, first at line %d", path, count, first
+            yield Example(
+                index=index,
+                text_a=texts[0],
+                text_b=texts[1] if len(texts) > 1 else None,
+                label=self.label(row, f"{path}, line {line}"),
             )
+        if empty:
+            logger.warning(
+                "%s: %d examples have an empty text, first at line %d", path, len(empty), empty[0]
+            )
+
+    def label(self, row: Row, place: str) -> Label:
+        """Read a row's label; place: its file and line, for an error.
+
+        Of a test file it may be missing: of GLUE's own it is then None.
+        """
+        task = self.task
+        if self.name != "test":
+            if task.multi_label:
+                return _several_labels(task, row, place)
+            return _label(task, row[task.label_column], place)
+        if task.multi_label:
+            has_labels = all(row.get(name, "").strip() for name in task.label_columns)
+            return _several_labels(task, row, place) if has_labels else None
+        text = row.get(task.label_column, "").strip()
+        if task.is_regression and not task.folder:
+            return parse_number(text)
+        if task.folder or text not in task.labels:
+            return None
+        return task.labels.index(text)
 
 
 def read_examples(
@@ -244,34 +274,36 @@ def read_examples(
     return list(Split(task, data_dir, split).examples(limit))
 
 
-def _label(task: Task, text: str, where: str) -> int | float:
+def _label(task: Task, text: str, place: str) -> int | float:
+    """Read a class id or a score from a cell."""
     text = text.strip()
     if not task.is_regression:
         if text not in task.labels:
             allowed = ", ".join(task.labels[:20]) + (", …" if task.labels[20:] else "")
-            raise UserError(f"{where}: label {text[:80]!r} is not one of: {allowed}")
+            raise UserError(f"{place}: label {text[:80]!r} is not one of: {allowed}")
         return task.labels.index(text)
     score = parse_number(text)
     if score is None or not math.isfinite(score):
-        raise UserError(f"{where}: {task.label_column} {text[:80]!r} is not a finite number")
+        raise UserError(f"{place}: {task.label_column} {text[:80]!r} is not a finite number")
     return score
 
 
-def _several_labels(task: Task, row: Mapping[str, str], where: str) -> tuple[float, ...]:
+def _several_labels(task: Task, row: Row, place: str) -> tuple[float, ...]:
     """Return 1 for each of the task's labels that a row has, else 0."""
     if task.separator:
-        there = [_label(task, name, where) for name in split_labels(task, row)]
-        return tuple(float(i in there) for i in range(len(task.labels)))
-    found = []
+        present = {_label(task, name, place) for name in split_labels(task, row)}
+        return tuple(float(number in present) for number in range(len(task.labels)))
+    marks = []
     for name in task.labels:
         text = row[name].strip().lower()
-        found.append({"true": 1.0, "false": 0.0}.get(text, parse_number(text)))
-        if found[-1] not in (0, 1):
-            raise UserError(f"{where}: {name} {text[:80]!r} is neither 0 nor 1")
-    return tuple(found)
+        mark = {"true": 1.0, "false": 0.0}.get(text, parse_number(text))
+        if mark not in (0, 1):
+            raise UserError(f"{place}: {name} {text[:80]!r} is neither 0 nor 1")
+        marks.append(float(mark))
+    return tuple(marks)
 
 
-def split_labels(task: Task, row: Mapping[str, str]) -> list[str]:
+def split_labels(task: Task, row: Row) -> list[str]:
     """List the labels in a row's cell."""
     return [name for name in map(str.strip, row[task.label_column].split(task.separator)) if name]
 
@@ -287,12 +319,16 @@ def parse_number(text: str) -> float | None:
 # Files of predictions, as gluebenchmark.com takes them.
 
 
-def label_text(task: Task, prediction: float | Sequence[float]) -> str:
-    """Spell a class id as its label, several labels of 0 and 1 as those that are there, a score
-    with 3 decimals (STS-B, in 0…5) or 6 digits."""
+def label_text(task: Task, prediction: Any) -> str:
+    """Spell a prediction as it stands in a file.
+
+    prediction: a class id, which is spelled as its label; 0 and 1 for each of several labels, of
+    which those that are 1 are listed; or a score, with 3 decimals (STS-B, in 0…5) or 6 digits.
+    """
     if task.multi_label:
-        there = (name for name, one in zip(task.labels, prediction, strict=True) if one)
-        return (task.separator or ",").join(" ".join(name.split()) for name in there)
+        marked = zip(task.labels, prediction, strict=True)
+        names = [" ".join(name.split()) for name, is_there in marked if is_there]
+        return (task.separator or ",").join(names)
     if not math.isfinite(prediction):
         raise UserError(f"{task.name}: the predicted score is {prediction}")
     if not task.is_regression:
@@ -301,10 +337,11 @@ def label_text(task: Task, prediction: float | Sequence[float]) -> str:
     if task.score_range is None:
         return f"{prediction:.6g}"
     low, high = task.score_range
-    return f"{min(max(prediction, low), high) + 0.0:.3f}"  # + 0.0 turns -0.0 into 0.0
+    clipped = min(max(prediction, low), high)
+    return f"{clipped + 0.0:.3f}"  # + 0.0 turns -0.0 into 0.0
 
 
-def submission(task: Task, examples: Sequence[Example], predictions: Sequence[float]) -> str:
+def submission(task: Task, examples: Sequence[Example], predictions: Iterable[Any]) -> str:
     """Format the task's official file, of index and prediction."""
     lines = ["index\tprediction"]
     for example, prediction in zip(examples, predictions, strict=True):

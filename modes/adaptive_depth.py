@@ -22,7 +22,7 @@ from elbert_base.errors import UserError
 from glue.features import Features
 from glue.tasks import label_text
 from modes.base import DevEvaluation, Mode
-from runs.files import write_text
+from runs.files import RunFolder
 from runs.job import Job
 
 ON_PAGE = 100  # examples in tokens.html
@@ -149,14 +149,14 @@ def write_tokens(page: Path, job: Job, predictions: Predictions, depth: UpdateSu
     answers, labels = predictions_of(predictions["logits"]), labels_of(job.features)
     maximum, sections = depth.maximum_updates, []
     for row, ids in enumerate(job.features.input_ids[:ON_PAGE]):
-        tokens = job.tokenizer.convert_ids_to_tokens(ids)
+        tokens = job.tokenizer.convert_ids_to_tokens(ids.tolist())
         updates = predictions["updates"][row, : len(ids)].tolist()
         texts = [label_text(job.task, found[row]) for found in (answers, labels)]
         sections.append(token_section(tokens, updates, maximum, texts))
     taken = np.flatnonzero([0, *depth.tokens_per_updates])
     template = Template((Path(__file__).parent / "tokens_template.html").read_text("utf-8"))
     text = template.substitute(low=taken[0], high=taken[-1], examples="\n".join(sections))
-    write_text(page, text, listed_in=page.parent)
+    RunFolder(page.parent).write_text(page.name, text)
 
 
 def token_section(

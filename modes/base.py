@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers import PreTrainedModel
 
 from answers.metric import MetricAtCost
 from answers.predict import Batches, Predictions
 from answers.report import Report
+from elbert.albert import AlbertPreTrainedModel
 from elbert.configuration import EarlyExitConfig
 from elbert.export.loops import ExportLoop
 from elbert_base.errors import UserError
@@ -36,9 +36,9 @@ class Mode(ABC):
     has the keys, and the name of --model_type.
     """
 
-    runs: ClassVar[type[PreTrainedModel]]
+    runs: ClassVar[type[AlbertPreTrainedModel]]
 
-    def __init__(self, model_class: type[PreTrainedModel]) -> None:
+    def __init__(self, model_class: type[AlbertPreTrainedModel]) -> None:
         config_class: Any = model_class.config_class
         self.model_class, self.config_class = model_class, config_class
         self.name: str = config_class.model_type

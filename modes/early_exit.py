@@ -39,7 +39,7 @@ from elbert.rules import exits_by_window, layer_answers, scan
 from elbert_base.exit_settings import describe
 from glue.features import Features
 from modes.base import DevEvaluation, Mode
-from runs.files import write_text
+from runs.files import RunFolder
 from runs.folder import statistics_folder
 from runs.job import Job
 
@@ -146,13 +146,14 @@ class ExampleMode(Mode):
         labels, exits = torch.tensor(labels_of(job.features)), predictions["exit_layer"]
         of_all, of_exits = layer_table(answers, labels), layer_table(answers, labels, exits)
         shown = exits_picture(job, summary, depth, recorded, exits)
+        results = RunFolder(trained)
         is_fp32 = fast.file is None and summary.origin.dtype == "fp32"
         return Report(
             summary,
             depth.lines(shows_fp32=not is_fp32),
             files={
-                all_table: partial(write_text, all_table, of_all, listed_in=trained),
-                exit_table: partial(write_text, exit_table, of_exits, listed_in=trained),
+                all_table: partial(results.write_text, all_table, of_all),
+                exit_table: partial(results.write_text, exit_table, of_exits),
                 picture: partial(plot_exits, picture, shown),
             },
         )
@@ -212,7 +213,7 @@ def selection_value(job: Job, metric: MetricAtCost, recorded: Predictions) -> fl
     Without a cost it is the last layer's. With one: the rule's best within it; if none is so cheap,
     the deepest layer's within it.
     """
-    config, labels = job.model.config, labels_of(job.features)
+    config, labels = job.config, labels_of(job.features)
     layers = layer = len(recorded["all_logits"])
     if metric.cost is not None:
         points = configured_frontier(config, recording_of(job, recorded), job.task)
@@ -226,7 +227,7 @@ def selection_value(job: Job, metric: MetricAtCost, recorded: Predictions) -> fl
 
 def exit_summary(job: Job, predictions: Predictions, recorded: Predictions | None) -> ExitSummary:
     """Summarise where examples exit, and the recorded layers, where there are any."""
-    config, lengths = job.model.config, job.features.lengths.tolist()
+    config, lengths = job.config, job.features.lengths.tolist()
     exit_layer, layers = predictions["exit_layer"], config.num_hidden_layers
     exits = torch.bincount(exit_layer, minlength=layers + 1)[1:]
     used = sum(map(config.early_exit_flops, lengths, exit_layer.tolist()))

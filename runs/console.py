@@ -13,7 +13,8 @@ logger = logging.getLogger(__name__)
 
 def progress(**options: Any) -> tqdm:
     """Make a tqdm with these arguments, which a terminal alone shows."""
-    return tqdm(**{"disable": None, "leave": False, "dynamic_ncols": True, **options})
+    defaults: dict[str, Any] = {"disable": None, "leave": False, "dynamic_ncols": True}
+    return tqdm(**{**defaults, **options})
 
 
 class StdoutHandler(logging.StreamHandler):

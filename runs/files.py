@@ -1,9 +1,7 @@
-"""Whole-file writing; what a run wrote; fingerprints (are these the same data?).
+"""Files that runs write: whole or not at all, and never over what is the user's.
 
-A list in a folder, `written.json`, has the names of the files that runs wrote into it, with the
-SHA-256 of each. A file is put on the list before it is moved to its name: so at whatever moment a
-run is killed, each of its files is on the list, and no other is. Only what is on it, and unchanged
-since, is ever removed or written over; a link is not followed.
+`write_file` and its kin replace a file in one step. `RunFolder` is a folder of results: it keeps a
+list of what runs wrote there, so that a later run removes and replaces these files, and no others.
 """
 
 import hashlib
@@ -13,7 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,16 +28,41 @@ LIST = "written.json"
 GROWING = "any content"  # in place of a hash
 PARTIAL = ".partial"  # ends the name of what is not whole yet
 
+Write = Callable[[BinaryIO], Any]  # writes a file's content
 
-def write_file(
-    path: str | Path, write: Callable[[BinaryIO], Any], listed_in: Path | None = None
-) -> None:
+
+def write_file(path: str | Path, write: Write) -> None:
     """Replace `path` by what `write` writes; the old content stays until the new one is on disk.
 
-    listed_in: of a run's result, the folder that has the list. What stands at `path` and is on no
-    list is renamed. Raises UserError when the directory cannot be written or the disk is full.
+    Raises UserError when the directory cannot be written or the disk is full.
     """
     path = Path(path)
+    with whole_file(path, write) as temporary:
+        os.replace(temporary, path)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Replace `path` by a text in UTF-8, as `write_file`."""
+    write_file(path, lambda file: file.write(text.encode("utf-8")))
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Replace `path` by JSON, two spaces, keys in the order given, as `write_file`."""
+    write_text(path, as_json(value))
+
+
+def as_json(value: Any) -> str:
+    """Format a value as JSON, two spaces, keys in the order given."""
+    return json.dumps(value, indent=2) + "\n"
+
+
+@contextmanager
+def whole_file(path: Path, write: Write) -> Iterator[Path]:
+    """Write a temporary file beside `path`, on disk before it is handed over to be moved there.
+
+    It is removed if it was not moved. Raises UserError when the directory cannot be written or the
+    disk is full.
+    """
     # The same directory, because a rename is atomic only within one file system.
     temporary = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     try:
@@ -49,25 +72,12 @@ def write_file(
             write(file)
             file.flush()
             os.fsync(file.fileno())
-        with locked(listed_in / LIST) if listed_in else nullcontext():
-            if listed_in:
-                list_first(listed_in, {path: temporary})
-            os.replace(temporary, path)
+        yield temporary
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
-
-
-def write_text(path: str | Path, text: str, listed_in: Path | None = None) -> None:
-    """Replace `path` by a text in UTF-8, as `write_file`."""
-    write_file(path, lambda file: file.write(text.encode("utf-8")), listed_in)
-
-
-def write_json(path: str | Path, value: Any, listed_in: Path | None = None) -> None:
-    """Replace `path` by JSON, two spaces, keys in the order given, as `write_file`."""
-    write_text(path, json.dumps(value, indent=2) + "\n", listed_in)
 
 
 def flush(path: str | Path) -> None:
@@ -82,8 +92,8 @@ def flush(path: str | Path) -> None:
 def clear_partials(folder: Path, name: str = "*") -> None:
     """Remove what processes that were killed had begun to write in `folder`."""
     for path in folder.glob(f".{name}.*{PARTIAL}"):
-        owner = re.fullmatch(r"\d{1,9}", path.name.removesuffix(PARTIAL).rpartition(".")[2])
-        if owner and not psutil.pid_exists(int(owner[0])):
+        process = re.fullmatch(r"\d{1,9}", path.name.removesuffix(PARTIAL).rpartition(".")[2])
+        if process and not psutil.pid_exists(int(process[0])):
             with suppress(OSError):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
@@ -96,50 +106,106 @@ def locked(path: Path, timeout: float = -1) -> Iterator[None]:
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)  # who waits for it sees that, and makes another
+            lock.unlink(missing_ok=True)  # a process that waits for it sees that, and makes another
 
 
-# What a run wrote.
+class RunFolder:
+    """A folder of results, with the list of what runs wrote into it.
 
+    The list, `written.json`, has the names of these files and the SHA-256 of each. A file is put on
+    the list before it is moved to its name: whenever a run is killed, each of its files is on the
+    list, and no other is. Only what is on the list, and unchanged since, is ever removed or written
+    over; a user's file that is in the way is renamed. A link is not followed.
 
-def read_list(folder: Path) -> dict[str, Any]:
-    """Read a folder's list, of hashes by name; {} where there is none that can be read."""
-    with suppress(UserError):
-        return read_json(folder / LIST) if (folder / LIST).is_file() else {}
-    return {}
+        results = RunFolder(output_dir)
+        results.write_json("eval_results.json", summary)
 
+    Names are relative to the folder; a path in it does as well. Writing raises UserError as
+    `write_file` does.
+    """
 
-def is_own(folder: Path, name: str, known: Mapping[str, Any]) -> bool:
-    """Whether file `name` is in `folder`, is no link, and is as the list `known` says."""
-    path, listed = folder / name, str(known.get(name))
-    if not os.path.isfile(path) or path.is_symlink() or not resolve_within(folder, name):
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+
+    def write(self, name: str | Path, write: Write) -> None:
+        """Replace a file by what `write` writes, and put it on the list."""
+        path = self.path / name
+        with whole_file(path, write) as temporary, locked(self.path / LIST):
+            self.list_before_move({path: temporary})
+            os.replace(temporary, path)
+
+    def write_text(self, name: str | Path, text: str) -> None:
+        """Replace a file by a text in UTF-8, and put it on the list."""
+        self.write(name, lambda file: file.write(text.encode("utf-8")))
+
+    def write_json(self, name: str | Path, value: Any) -> None:
+        """Replace a file by JSON, and put it on the list."""
+        self.write_text(name, as_json(value))
+
+    def list_before_move(self, files: Mapping[Path, Path]) -> None:
+        """Put files on the list that are about to be moved into the folder.
+
+        files: where each goes, and where it is now. What stands in the way and is on no list is
+        renamed. Files that lead out of the folder are left out.
+        """
+        listed = self.read_list()
+        inside = [x for x in files if resolve_within(self.path, os.path.abspath(x.parent))]
+        for path in inside:
+            name, hashes = os.path.relpath(path, self.path), [file_hash(files[path])]
+            if self.has_own(name, listed):
+                hashes.append(file_hash(path))  # until it is replaced
+            elif os.path.lexists(path):
+                put_aside(path, "has the name of a result that is written now")
+            listed[name] = " ".join(hashes)
+        if inside:
+            write_json(self.path / LIST, listed)
+
+    def list_growing(self, paths: Iterable[Path]) -> None:
+        """Put files on the list that a library goes on writing, whatever they will hold."""
+        growing = {os.path.relpath(path, self.path): GROWING for path in paths}
+        with locked(self.path / LIST):
+            write_json(self.path / LIST, self.read_list() | growing)
+
+    def read_list(self) -> dict[str, Any]:
+        """Read the list: hashes by name; {} where there is none that can be read."""
+        with suppress(UserError):
+            if (self.path / LIST).is_file():
+                return read_json(self.path / LIST)
+        return {}
+
+    def has_own(self, name: str, listed: Mapping[str, Any] | None = None) -> bool:
+        """Tell whether file `name` is there, is no link, and is as a run wrote it.
+
+        listed: the list, where it has been read already.
+        """
+        path = self.path / name
+        listed_hashes = str((self.read_list() if listed is None else listed).get(name))
+        if not os.path.isfile(path) or path.is_symlink() or not resolve_within(self.path, name):
+            return False
+        with suppress(OSError):  # not readable
+            return listed_hashes == GROWING or file_hash(path) in listed_hashes
         return False
-    with suppress(OSError):  # not readable
-        return listed == GROWING or file_hash(path) in listed
-    return False
 
+    def remove(self, names: Iterable[str] | None = None) -> list[str]:
+        """Delete what runs wrote, or those of these `names`; return what was deleted.
 
-def list_first(folder: Path, files: Mapping[Path, Path]) -> None:
-    """Put files on the list of `folder`, by where they go, from where they are; rename what stands
-    in their way and is not on it. Those that lead out of `folder` are left out."""
-    known = read_list(folder)
-    inside = [x for x in files if resolve_within(folder, os.path.abspath(x.parent))]
-    for path in inside:
-        name, hashes = os.path.relpath(path, folder), [file_hash(files[path])]
-        if is_own(folder, name, known):
-            hashes.append(file_hash(path))  # until it is replaced
-        elif os.path.lexists(path):
-            put_aside(path, "has the name of a result that is written now")
-        known[name] = " ".join(hashes)
-    if inside:
-        write_json(folder / LIST, known)
-
-
-def list_growing(folder: Path, paths: Iterable[Path]) -> None:
-    """Put files that a library goes on writing on the list of `folder`, whatever they will hold."""
-    found = {os.path.relpath(path, folder): GROWING for path in paths}
-    with locked(folder / LIST):
-        write_json(folder / LIST, read_list(folder) | found)
+        Folders that are empty then go as well.
+        """
+        listed, removed = self.read_list(), []
+        # A checkpoint without its configuration does not pass for one: that goes first.
+        order = sorted(listed if names is None else names, key=lambda name: name != "config.json")
+        for name in order:
+            if self.has_own(name, listed):
+                (self.path / name).unlink()
+                removed.append(name)
+                with suppress(OSError):  # not empty
+                    for parent in list(Path(name).parents)[:-1]:
+                        (self.path / parent).rmdir()
+        if names is None and listed:
+            (self.path / LIST).unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.rmdir()
+        return removed
 
 
 def put_aside(path: Path, why: str) -> None:
@@ -149,42 +215,24 @@ def put_aside(path: Path, why: str) -> None:
     logger.warning("%s %s: it is now %s", path, why, old)
 
 
-def remove(folder: Path, names: Iterable[str] | None = None) -> list[str]:
-    """Delete what runs wrote into `folder`, or those of these `names`, and folders that are empty
-    then; return what was deleted."""
-    known, gone = read_list(folder), []
-    # A checkpoint without its configuration does not pass for one: that goes first.
-    for name in sorted(known if names is None else names, key=lambda x: x != "config.json"):
-        if is_own(folder, name, known):
-            (folder / name).unlink()
-            gone.append(name)
-            with suppress(OSError):  # not empty
-                for parent in list(Path(name).parents)[:-1]:
-                    (folder / parent).rmdir()
-    if names is None and known:
-        (folder / LIST).unlink(missing_ok=True)
-        with suppress(OSError):
-            folder.rmdir()
-    return gone
-
-
 # Are these the same?
 
 
 def fingerprint(*values: Any) -> str:
-    """SHA-256 of `values` in this order: of a Path by its file's content, of others by `repr`.
+    """Return the SHA-256 of `values` in this order.
 
-    A NumPy array's `repr` leaves elements out: give its bytes.
+    A Path counts by its file's content, bytes as they are, everything else by its `repr`. The
+    `repr` of a NumPy array leaves elements out: give its bytes.
     """
     digest = hashlib.sha256()
     for value in values:
-        known = file_fingerprint(value) if isinstance(value, Path) else value
-        digest.update(known if isinstance(known, bytes) else repr(known).encode())
+        content = file_fingerprint(value) if isinstance(value, Path) else value
+        digest.update(content if isinstance(content, bytes) else repr(content).encode())
     return digest.hexdigest()
 
 
 def file_fingerprint(path: Path) -> dict[str, Any]:
-    """Size in bytes and SHA-256 of a file."""
+    """Return the size of a file in bytes, and its SHA-256."""
     return {"size": path.stat().st_size, "sha256": file_hash(path)}
 
 
@@ -193,5 +241,5 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
     A key that one of the two lacks is no difference: another version may have written it.
     """
-    both = [key for key in now if key in before]
-    return {key: (before[key], now[key]) for key in both if before[key] != now[key]}
+    shared = [key for key in now if key in before]
+    return {key: (before[key], now[key]) for key in shared if before[key] != now[key]}

@@ -104,7 +104,9 @@ def add_flag(parser: argparse._ActionsContainer, field: Field, metadata: Mapping
     if get_origin(kind) is list:
         kind = get_args(kind)[0]
         words.setdefault("nargs", "+")
-    reads = {"action": "store_true"} if kind is bool else {"type": allowed.reader(kind)}
+    reads: dict[str, Any] = {"action": "store_true"}
+    if kind is not bool:
+        reads = {"type": allowed.reader(kind)}
     parser.add_argument(*spellings(field.name), **reads | words)
 
 
@@ -130,8 +132,11 @@ class FlagParser(argparse.ArgumentParser):
             for entry, metadata in flags_of(kind):
                 add_flag(group, entry, metadata)
 
-    def parse_args(self, *arguments: Any) -> argparse.Namespace:
-        found, unknown = self.parse_known_args(*arguments)
+    # argparse's has overloads for a namespace, which no script here gives.
+    def parse_args(  # pyrefly: ignore[bad-override]
+        self, args: Sequence[str] | None = None, namespace: None = None
+    ) -> argparse.Namespace:
+        found, unknown = self.parse_known_args(args)
         if unknown:
             flag = unknown[0].partition("=")[0]
             near = difflib.get_close_matches(flag, self._option_string_actions)

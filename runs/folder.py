@@ -7,8 +7,7 @@ from pathlib import Path
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE
 from elbert_base.files import WEIGHT_FILES, file_hash, read_json, resolve_within, weight_file
-from runs import files
-from runs.files import put_aside, remove
+from runs.files import RunFolder, put_aside
 from runs.settings import RunSettings
 
 logger = logging.getLogger(__name__)
@@ -22,7 +21,7 @@ LOCK = ".training.lock"  # `runs.start.lock_output_dir`, while a run trains into
 def checkpoints_of(output_dir: str | Path) -> list[Path]:
     """List the checkpoints of a run, in order of their steps."""
     named = [x for x in Path(output_dir).glob("checkpoint-*") if x.name[11:].isdecimal()]
-    of_runs = [x for x in named if (x / STATE).exists() or files.read_list(x)]
+    of_runs = [x for x in named if (x / STATE).exists() or RunFolder(x).read_list()]
     whole = [path for path in of_runs if (path / "config.json").exists()]
     return sorted(whole, key=lambda path: int(path.name[11:]))
 
@@ -99,9 +98,12 @@ def remove_results(directory: Path) -> None:
     if config.exists() and read_json(config).get("finetuning_task") == "mnli":
         folders.append(directory.with_name(f"{directory.name}-MM"))
     for folder in folders:
-        sweep = remove(folder / "sweep") if resolve_within(folder, "sweep") else []
-        if gone := [*remove(folder), *sweep]:
-            logger.info("Removed from %s, results of the weights before: %s", folder, sorted(gone))
+        removed = RunFolder(folder).remove()
+        if resolve_within(folder, "sweep"):
+            removed += RunFolder(folder / "sweep").remove()
+        if removed:
+            names = sorted(removed)
+            logger.info("Removed from %s, results of the weights before: %s", folder, names)
     if (directory / EXIT_FILE).is_file():
         put_aside(directory / EXIT_FILE, "was chosen for the weights before")
 

@@ -3,13 +3,15 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AlbertConfig, PreTrainedTokenizerBase
 
-from elbert.configuration import config_class_of
+from elbert.albert import AlbertPreTrainedModel
+from elbert.configuration import ElbertConfig, config_class_of
 from elbert.cpu_packing import DTYPES, cast_layers, dtype_of
 from elbert.loading.configs import load_config, mode_in, trained_labels
 from elbert.loading.tokenizers import load_tokenizer
@@ -32,10 +34,9 @@ from runs.settings import DataSettings, DevSettings
 class Origin:
     """What a result belongs to, and how it was computed."""
 
-    provenance: Provenance
-    rule_sources: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of each exit key: a file, a flag
+    provenance: Provenance = field(default_factory=partial(provenance, {}))
+    # Of each exit key: a file, a flag.
+    rule_sources: Mapping[str, str] = field(default_factory=dict)
     dtype: str = ""  # of the matrix products
     onnx: Mapping[str, str] = field(default_factory=dict)  # of a file: its path, the runtime
     environment: Mapping[str, str] = field(default_factory=dict)  # processor, threads, versions
@@ -56,14 +57,19 @@ class Origin:
 class Job:
     """A trained model and a data set, tokenised for it."""
 
-    model: PreTrainedModel
+    model: AlbertPreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     task: Task
     features: Features
     batch_size: int = 1  # never pads; larger ones give the same answers
     file: OnnxFile | None = None  # answers in place of the model, which it was exported from
-    origin: Origin | None = None  # of its results; None where none are written
+    origin: Origin = field(default_factory=Origin)  # of its results
     used: UsedFiles | None = None  # of which a change makes its results untrue
+
+    @property
+    def config(self) -> Any:
+        """The configuration of the model, of its mode's class."""
+        return self.model.config
 
     def check_unchanged(self) -> None:
         """Raise UserError where what the job was made from was changed since."""
@@ -76,17 +82,18 @@ class Job:
         An exported file keeps its own type.
         """
         model, device = self.model, self.model.device
+        onnx = {}
         if self.file:
-            name, onnx, device = self.file.dtype, self.file.about, torch.device("cpu")
+            name = self.file.dtype
+            onnx = self.file.about
+            device = torch.device("cpu")
         else:
-            wanted, onnx = dtype_of(dtype, device), {}
-            name = next(name for name, known in DTYPES.items() if known == wanted)
-            if wanted != torch.float32:
+            layer_type = dtype_of(dtype, device)
+            name = next(name for name, known in DTYPES.items() if known == layer_type)
+            if layer_type != torch.float32:
                 model = copy.deepcopy(model)
-                cast_layers(model, wanted)
-        origin = self.origin and replace(
-            self.origin, dtype=name, onnx=onnx, environment=environment(device)
-        )
+                cast_layers(model, layer_type)
+        origin = replace(self.origin, dtype=name, onnx=onnx, environment=environment(device))
         return replace(self, model=model, origin=origin)
 
 
@@ -110,22 +117,27 @@ def find_task(data: DevSettings, trained: Path | None) -> Task:
             return replace(task, title=first[1].strip()[:100])
         return task
     labels = trained_labels(trained) if trained else None
-    columns = data.text_column_names, data.label_column_name, data.label_separator
     several = bool(data.label_separator) or "," in (data.label_column_name or "")
     if trained and load_config(trained).is_multi_label != several:
         raise UserError(
             f"{trained} was trained for {'one label' if several else 'several labels'} an example; "
             "--label_separator, or several columns in --label_column_name, mean several"
         )
-    return custom_task(files, labels, *columns)
+    return custom_task(
+        files,
+        labels=labels,
+        text_columns=data.text_column_names,
+        label_column=data.label_column_name,
+        separator=data.label_separator,
+    )
 
 
-def load_finished(directory: Path, keys: KeyValues | None = None) -> PreTrainedModel:
-    """Load a trained model, in eval mode, with the exit `keys` or its own.
+def load_finished(directory: Path, keys: KeyValues | None = None) -> Any:
+    """Load a trained model of any mode, in eval mode, with the exit `keys` or its own.
 
     Raises UserError if it is not a trained model.
     """
-    config_class = config_class_of(mode_in(directory))
+    config_class = config_class_of(mode_in(directory)) or ElbertConfig
     return load_trained_model(directory, load_config(directory, config_class, keys))
 
 
@@ -194,7 +206,8 @@ def open_job(
         batch_size=batch_size,
         file=OnnxFile(onnx, model.config, used.weights) if onnx else None,
         origin=Origin(
-            provenance(flags, weights=used.weights, data=features.digest()), resolved.sources
+            provenance=provenance(flags, weights=used.weights, data=features.digest()),
+            rule_sources=resolved.sources,
         ),
         used=used,
     )

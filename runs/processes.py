@@ -9,13 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from elbert_base.errors import UserError
 from elbert_base.runtime import waiting
-
-if TYPE_CHECKING:
-    from accelerate import Accelerator
 
 ROOT = Path(__file__).parent.parent
 
@@ -78,32 +75,23 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self.replaced: dict[int, Any] = {}  # the handlers before, by signal
 
     def __enter__(self) -> "StopSignal":
         wanted = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup a terminal may close
             wanted.append(signal.SIGHUP)
-        self.old = {number: signal.signal(number, self.receive) for number in wanted}
+        self.replaced = {number: signal.signal(number, self.receive) for number in wanted}
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self.old.items():
+        for number, handler in self.replaced.items():
             signal.signal(number, handler)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         self.received = self.received or number
         if number == signal.SIGINT and "LOCAL_RANK" not in os.environ:  # which launchers set
-            signal.signal(number, self.old[number])
-
-    def on_any_rank(self, accelerator: "Accelerator") -> int:
-        """Number of a signal that any of the processes received; 0 for none."""
-        number = self.received or 0
-        if accelerator.num_processes == 1:
-            return number
-        import torch  # a script without a training needs none
-
-        asked = torch.tensor([number], device=accelerator.device)
-        return int(accelerator.gather(asked).max())
+            signal.signal(number, self.replaced[number])
 
 
 def call(script: str, flags: Sequence[str], log: Path | None = None) -> None:

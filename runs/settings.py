@@ -13,7 +13,7 @@ from elbert_base.files import local_folder
 from elbert_base.keys import MODE_KEYS, PONDER_KEYS, RECIPES, keys_of, nearest_names, parse_value
 from runs.flags import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, SEED, SHARE, Allowed, option
 
-Group = TypeVar("Group")  # a dataclass of settings
+Group = TypeVar("Group", bound=Any)  # a dataclass of settings
 
 SCHEDULES = "linear cosine cosine_with_restarts polynomial constant".split()
 SCHEDULES += ["constant_with_warmup", "inverse_sqrt"]

@@ -133,10 +133,11 @@ def write_directory(directory: Path, fill: Callable[[Path], None], own: bool = F
             apply_umask(temporary / name)
             files.flush(temporary / name)
         if own:
-            files.remove(directory)
+            files.RunFolder(directory).remove()
         directory.mkdir(exist_ok=True)
         if own:
-            files.list_first(directory, {directory / name: temporary / name for name in names})
+            moves = {directory / name: temporary / name for name in names}
+            files.RunFolder(directory).list_before_move(moves)
         for name in names:
             os.replace(temporary / name, directory / name)
         files.flush(directory)
@@ -246,14 +247,15 @@ def prune(output_dir: str | Path, keep: int | None) -> None:
     kept = [path for path in found if not damage(path)][-keep:] if keep else found
     for path in found:
         if kept and path not in kept and not path.is_symlink():
-            files.remove(path)
+            files.RunFolder(path).remove()
 
 
 def damage(checkpoint: Path) -> str | None:
     """Say what is wrong with the files of a checkpoint; None when it is intact."""
-    known = files.read_list(checkpoint)
+    folder = files.RunFolder(checkpoint)
+    listed = folder.read_list()
     for name in (STATE, OPTIMIZER, SAFE_WEIGHTS_NAME, "config.json"):
-        if not files.is_own(checkpoint, name, known):
+        if not folder.has_own(name, listed):
             return f"{name} is missing, or not as {files.LIST} lists it (SHA-256 differs)"
     return None
 
@@ -323,7 +325,7 @@ def begin_training(output_dir: str | Path, run: Json, resumed: bool = False) -> 
     for path in directory.glob("checkpoint-*"):
         mine = path.name[11:].isdecimal() and not path.is_symlink()  # no copy, nor another run's
         if mine and not (resumed and (path / "config.json").exists()):
-            files.remove(path)
+            files.RunFolder(path).remove()
 
 
 def finish_training(directory: Path) -> None:
@@ -335,4 +337,4 @@ def finish_training(directory: Path) -> None:
 
 def remove_best(directory: Path) -> None:
     if not (directory / BEST).is_symlink():  # to another run's
-        files.remove(directory / BEST)
+        files.RunFolder(directory / BEST).remove()

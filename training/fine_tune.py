@@ -5,13 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from transformers import AlbertConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from answers.metric import MetricAtCost
+from answers.report import labels_of
+from elbert.albert import AlbertPreTrainedModel
+from elbert.configuration import AdaptiveConfig
 from elbert.loading.configs import load_config
 from elbert.loading.tokenizers import load_tokenizer
 from elbert.loading.weights import load_model
@@ -23,7 +27,7 @@ from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
 from modes import MODES
 from modes.base import Mode
 from runs.console import log_facts
-from runs.files import write_json
+from runs.files import RunFolder
 from runs.job import Job, check_vocab_size, find_task
 from runs.settings import DataSettings, GlueSettings, ModelSettings, RunSettings, TrainingSettings
 from training.checkpoints import find_start
@@ -90,11 +94,12 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     model = mode.model_class(config) if checkpoint else new_model(tuning, config)
     features = training_features(tuning, accelerator, config, tokenizer)
     # ALBERT's own pooler has no part in a model whose exits have theirs.
-    accelerator.ddp_handler.find_unused_parameters = not getattr(config, "use_out_pooler", True)
+    ddp: Any = accelerator.ddp_handler  # `make_accelerator` gives it one
+    ddp.find_unused_parameters = not getattr(config, "use_out_pooler", True)
     total = total_steps(training, len(features), accelerator.num_processes)
     announce(tuning, accelerator, features.size, total)
     state = task_state(training, model, tokenizer, total, labelled_scores(task, features))
-    weights = class_weights(training.class_weights or [], task, features.labels)
+    weights = class_weights(training.class_weights or [], task, labels_of(features))
     if weights:
         logger.info("Class weights: %s", {name: round(x, 4) for name, x in weights.items()})
         model.class_weights = torch.tensor([*weights.values()], device=accelerator.device)
@@ -126,10 +131,10 @@ def exit_file(tuning: FineTuning) -> Path | None:
     source, keys = tuning.config_source, tuning.keys.values
     path = source if source.is_file() else source / "config.json"
     config = read_json(path) if path.exists() else {}
-    return overriding_file(config | keys, path.parent, trusted="exit_config_path" in keys)
+    return overriding_file({**config, **keys}, path.parent, trusted="exit_config_path" in keys)
 
 
-def new_config(tuning: FineTuning) -> AlbertConfig:
+def new_config(tuning: FineTuning) -> AdaptiveConfig:
     """Make the configuration of a model for the task, with the keys that flags give."""
     mode, task, source = tuning.mode, tuning.task, tuning.config_source
     labels = dict(enumerate(task.labels)) or {0: "score"}
@@ -152,7 +157,7 @@ def new_config(tuning: FineTuning) -> AlbertConfig:
     return config
 
 
-def new_tokenizer(tuning: FineTuning, config: AlbertConfig) -> PreTrainedTokenizerBase:
+def new_tokenizer(tuning: FineTuning, config: AdaptiveConfig) -> PreTrainedTokenizerBase:
     """Load the tokenizer, with --max_seq_length as its limit, which is saved with it.
 
     Raises UserError when the tokenizer, or the length, is too large for the model.
@@ -165,7 +170,7 @@ def new_tokenizer(tuning: FineTuning, config: AlbertConfig) -> PreTrainedTokeniz
     return tokenizer
 
 
-def new_model(tuning: FineTuning, config: AlbertConfig) -> PreTrainedModel:
+def new_model(tuning: FineTuning, config: AdaptiveConfig) -> AlbertPreTrainedModel:
     """Make a model with the checkpoint's weights; of one of another task, without its heads."""
     model_class, source = tuning.mode.model_class, tuning.start.model_name_or_path
     if tuning.start.from_scratch:
@@ -211,7 +216,7 @@ def chosen_metric(mode: Mode, task: Task, text: str | None, flag: str) -> Metric
 def training_features(
     tuning: FineTuning,
     accelerator: Accelerator,
-    config: AlbertConfig,
+    config: AdaptiveConfig,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Features:
     """Tokenise the training set; with --teacher also its answers, and --unlabelled_file."""
@@ -247,16 +252,19 @@ def copy_exit_file(tuning: FineTuning, directory: Path) -> None:
 
     Not where a training that is resumed has them there already, perhaps edited.
     """
-    source, target = exit_file(tuning), directory / EXIT_FILE
-    if source and not target.exists():
+    source = exit_file(tuning)
+    if source and not (directory / EXIT_FILE).exists():
         flags = tuning.keys.values  # they win over the file
         keys = {key: x for key, x in read_exit_file(source).items() if key not in flags}
-        write_json(target, keys, listed_in=directory)
+        RunFolder(directory).write_json(EXIT_FILE, keys)
 
 
-def dev_job(tuning: FineTuning, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> Job:
+def dev_job(
+    tuning: FineTuning, model: AlbertPreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> Job:
     """Make the job that evaluates the model in training on the dev set."""
-    data, config = tuning.data, model.config
+    data = tuning.data
+    config: Any = model.config
     examples = Split(tuning.task, data.folder, "dev").examples(data.max_eval_samples)
     features = encode(examples, tokenizer, data.max_seq_length, config, tuning.run.seed)
     return Job(model, tokenizer, tuning.task, features, batch_size=32)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice, pairwise
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from accelerate import Accelerator
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertModel
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
-from elbert.albert import attention_mask_of, relax
+from elbert.albert import attention_mask_of, share_matrices
 from elbert.cpu_packing import packed_copy
 from elbert.depth import layer_states
 from elbert.exits.model import ElbertForSequenceClassification
@@ -34,10 +35,10 @@ from runs.folder import check_finished
 from training.checkpoints import TrainState, find_start
 from training.optimizer import make_optimizer, make_schedule
 from training.pretraining.data import PretrainingData
-from training.pretraining.objective import ObjectiveOutput, Sums, add_sums
+from training.pretraining.objective import ObjectiveOutput
 from training.pretraining.run import write_results
 from training.pretraining.settings import SharingSettings, StudentSettings
-from training.trainer import Batch, Trainer, TrainingLog
+from training.trainer import Batch, Sums, Trainer, TrainingLog, add_sums
 
 LAYER = "encoder.albert_layer_groups.0.albert_layers.0"
 TEACHERS = ("embeddings", "encoder.embedding_hidden_mapping_in", "pooler")  # copied, not trained
@@ -88,17 +89,17 @@ def shared_model(
     if rank:
         kept |= {"num_hidden_groups": passes, "correction_rank": rank}
     config = AlbertConfig(**kept, classifier_dropout_prob=0.1)
-    groups = teacher.albert.encoder.albert_layer_groups
+    groups: Any = teacher.albert.encoder.albert_layer_groups
     untied = [groups[teacher.albert.group_of(layer)].albert_layers[0] for layer in range(layers)]
     untied = [layer.state_dict() for layer in untied]
     if initial_layer:
-        shared = widened(untied[initial_layer - 1], config)
+        shared = with_more_units(untied[initial_layer - 1], config)
     else:
         shared = mean_layer(untied, parts)
     model = AlbertModel(config)
     model.get_submodule(LAYER).load_state_dict(shared)
     if rank:
-        relax(model)
+        share_matrices(model)
         start_corrected(model, [untied[k - 1] for k in followed_layers(passes, layers)[1:]])
     for name in TEACHERS:
         copied = teacher.albert.get_submodule(name).state_dict()
@@ -126,10 +127,12 @@ def mean_layer(layers: Sequence[Tensors], parts: int) -> Tensors:
 @torch.no_grad()
 def start_corrected(model: AlbertModel, layers: Iterable[Tensors]) -> None:
     """Begin each pass as one of `layers`, as nearly as its corrections allow: by truncated SVD."""
-    for group, own in zip(model.encoder.albert_layer_groups, layers, strict=True):
+    groups: Any = model.encoder.albert_layer_groups
+    for group, own in zip(groups, layers, strict=True):
         for name, linear in group.albert_layers[0].named_modules():
             if isinstance(linear, nn.Linear):
-                weight = linear.parametrizations.weight
+                parametrizations: Any = linear.parametrizations
+                weight = parametrizations.weight
                 missing = own[f"{name}.weight"].double() - weight.original
                 left, sizes, right = torch.linalg.svd(missing, full_matrices=False)
                 roots = sizes[: len(weight[0].down)].sqrt()
@@ -139,7 +142,7 @@ def start_corrected(model: AlbertModel, layers: Iterable[Tensors]) -> None:
         group.albert_layers[0].load_state_dict(vectors, strict=False)
 
 
-def widened(layer: Tensors, config: AlbertConfig) -> Tensors:
+def with_more_units(layer: Tensors, config: AlbertConfig) -> Tensors:
     """Add feed-forward units that change no output (Chen et al. 2016, "Net2Net")."""
     rest = config.intermediate_size - len(layer["ffn.bias"])
     if rest <= 0:
@@ -154,7 +157,7 @@ def widened(layer: Tensors, config: AlbertConfig) -> Tensors:
     }
 
 
-def new_student(settings: StudentSettings, teacher: "Teacher") -> AlbertModel:
+def new_student(settings: StudentSettings, teacher: "StateTeacher") -> AlbertModel:
     """Make the shared ALBERT; what is the teacher's is not trained.
 
     The weights of --initial_student, of any number of passes and perhaps narrower, may lack that.
@@ -177,7 +180,7 @@ def new_student(settings: StudentSettings, teacher: "Teacher") -> AlbertModel:
     prefix = f"{LAYER}."
     layer = {n.removeprefix(prefix): x for n, x in tensors.items() if n.startswith(prefix)}
     if layer:
-        layer = widened(layer, student.config)
+        layer = with_more_units(layer, student.config)
         tensors |= {prefix + name: tensor for name, tensor in layer.items()}
     kept = [name for name, weight in student.named_parameters() if not weight.requires_grad]
     load_into(student, tensors, flag, heads=tuple(kept))
@@ -192,7 +195,7 @@ def followed_layers(passes: int, layers: int) -> list[int]:
     return [(2 * k * layers + passes) // (2 * passes) for k in range(passes + 1)]
 
 
-class Teacher:
+class StateTeacher:
     """A BERT, and those of its states that a student of `passes` follows.
 
     passes: None for as many as the teacher has layers. `model` has the weights as they are, and
@@ -203,8 +206,10 @@ class Teacher:
         self, source: str | Path, passes: int | None = None, device: torch.device | str = "cpu"
     ) -> None:
         model, _ = load_model(ElbertForSequenceClassification, source)
-        self.config, self.device = model.config, device
-        self.model = model.to(device).eval()
+        self.config = model.config
+        self.device = device
+        nn.Module.to(model, device)
+        self.model = model.eval()
         self.packed = packed_copy(self.model)
         layers = model.albert.num_layers
         self.followed = followed_layers(passes or layers, layers)
@@ -224,7 +229,7 @@ class Teacher:
         """Σ over features of E[x²] − E[x]², over the real tokens of a text: (N+1,)."""
         tokens, first, second = 0, torch.zeros(()), torch.zeros(())
         for inputs in batches:
-            inputs = send_to_device(inputs, self.device)
+            inputs = cast(Tensors, send_to_device(inputs, self.device))
             states, mask = self.states(inputs), inputs.get("attention_mask")
             real = states.flatten(1, 2) if mask is None else states[:, mask.bool()]
             real = real.double()  # (N+1, tokens, hidden)
@@ -236,10 +241,10 @@ class Teacher:
 
 def load_teacher(
     settings: SharingSettings, passes: int | None, device: torch.device
-) -> tuple[Teacher, Tokenizer]:
+) -> tuple[StateTeacher, Tokenizer]:
     """Load the BERT of --model_name_or_path, for a student of so many passes, and its tokenizer."""
     source, length = settings.student.model_name_or_path, settings.text.max_seq_length
-    teacher = Teacher(source, passes, device)
+    teacher = StateTeacher(source, passes, device)
     if length > (longest := teacher.config.max_position_embeddings):
         raise UserError(f"--max_seq_length {length}: the teacher has {longest} positions")
     if teacher.config.type_vocab_size < 2:
@@ -341,12 +346,12 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
 
 
 def student_batches(
-    accelerator: Accelerator, text: TeacherText, teacher: Teacher, epoch: int, first: int
+    accelerator: Accelerator, text: TeacherText, teacher: StateTeacher, epoch: int, first: int
 ) -> Iterator[Batch]:
     """This process's part of the batches of an epoch, from number `first` on, with its targets."""
     shard = accelerator.process_index, accelerator.num_processes
     for inputs in text.training_batches(epoch, first, shard):
-        inputs = send_to_device(inputs, accelerator.device)
+        inputs = cast(Tensors, send_to_device(inputs, accelerator.device))
         mine = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).sum()
         share = mine / accelerator.reduce(mine, "sum")
         yield Batch({**inputs, "targets": teacher.states(inputs)}, share)
@@ -360,9 +365,9 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
     run, evaluation = settings.run, settings.evaluation
     check_finished(run.output_dir)
     student = AlbertModel(AlbertConfig.from_pretrained(run.output_dir))
-    relax(student)
+    share_matrices(student)
     load_into(student, read_weights(run.output_dir, {r"^albert\.": ""}), run.output_dir, ())
-    student.to(device)
+    nn.Module.to(student, device)
     teacher, tokenizer = load_teacher(settings, student.config.num_hidden_layers, device)
     shapes = {x.embeddings.word_embeddings.weight.shape for x in (student, teacher.model.albert)}
     if len(shapes) > 1:
@@ -370,21 +375,25 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
             f"{run.output_dir} did not follow {settings.student.model_name_or_path}: give the "
             "teacher of this student with --model_name_or_path"
         )
-    text = replace(settings.text, train_files=[evaluation.eval_file])
+    text = replace(settings.text, train_files=[evaluation.text_file])
     text = TeacherText(text, run, tokenizer, evaluation.per_gpu_eval_batch_size)
     sums: Sums = {}
     with torch.no_grad():
         variances = teacher.variances(text.evaluation_batches((0, 1)))
         objective = DistillationLoss(student, variances, torch.ones_like(variances)).eval()
         for inputs in text.evaluation_batches((0, 1)):
-            inputs = send_to_device(inputs, device)
+            inputs = cast(Tensors, send_to_device(inputs, device))
             sums = add_sums(sums, objective(**inputs, targets=teacher.states(inputs)).sums)
     embeddings, *passes = objective.shares(sums)
     print(f"What is left unexplained of the teacher's variance, {int(sums['tokens'])} tokens:")
-    rows = [("embeddings", 0, f"{embeddings:.4f}")]
+    rows: list[tuple[object, ...]] = [("embeddings", 0, f"{embeddings:.4f}")]
     for number, share in enumerate(passes, 1):
         rows.append((number, teacher.followed[number], f"{share:.4f}"))
     print(markdown_table(("pass", "teacher's layer", "share"), rows))
-    summary = {"passes": passes, "embeddings": embeddings, "tokens": int(sums["tokens"])}
-    summary["followed_layers"] = teacher.followed[1:]
+    summary = {
+        "passes": passes,
+        "embeddings": embeddings,
+        "tokens": int(sums["tokens"]),
+        "followed_layers": teacher.followed[1:],
+    }
     write_results(settings, run.output_dir, summary)

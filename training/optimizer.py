@@ -59,9 +59,15 @@ def make_schedule(
     groups = optimizer.param_groups
     for group in groups:
         group["lr"] = group.pop("initial_lr")
+
     # Plain functions: of other callables a checkpoint would keep the state.
-    factors = [(lambda _: 1.0) if g["constant"] else (lambda step: usual(step)) for g in groups]
-    return LambdaLR(optimizer, factors)
+    def scheduled(step: int) -> float:
+        return usual(step)
+
+    def constant(step: int) -> float:
+        return 1.0
+
+    return LambdaLR(optimizer, [constant if group["constant"] else scheduled for group in groups])
 
 
 def clipped_parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:

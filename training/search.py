@@ -31,7 +31,7 @@ from glue.tasks import Split, Task
 from modes import MODES
 from runs import processes
 from runs.console import markdown_table
-from runs.files import differences, file_fingerprint, fingerprint, write_text
+from runs.files import RunFolder, differences, file_fingerprint, fingerprint
 from runs.flags import add_flag, entries, flags_of, spellings
 from runs.job import find_task
 from runs.settings import GROUPS, GlueSettings, SearchSettings
@@ -115,9 +115,10 @@ class Search:
                 continue
             if not waited:
                 print("waiting for the settings of other processes, which may yet die", flush=True)
+                storage: Any = study._storage
                 for trial in study.get_trials(deepcopy=False, states=[TrialState.RUNNING]):
                     # One killed before its first report would never count as dead.
-                    study._storage.record_heartbeat(trial._trial_id)
+                    storage.record_heartbeat(trial._trial_id)
             waited = True
             time.sleep(POLL)
 
@@ -174,7 +175,7 @@ class Search:
         """Print the settings from the highest mean down, of equal ones from the cheapest up; write
         them to hp_search.csv; return the best checkpoint's directory."""
         ranked = sorted(done, key=lambda trial: name_of(trial.params))
-        ranked.sort(key=lambda trial: (-trial.value, trial.user_attrs["computation_cost"]))
+        ranked.sort(key=lambda trial: (-mean_of(trial), trial.user_attrs["computation_cost"]))
         rows = []
         for trial in ranked:
             values = [run["value"] for run in trial.user_attrs["runs"]]
@@ -184,18 +185,23 @@ class Search:
             row["std"] = f"{statistics.stdev(values):.4f}" if len(values) > 1 else ""
             row["computation_cost"] = f"{trial.user_attrs['computation_cost']:.4f}"
             rows.append(row)
-        write_text(self.directory / "hp_search.csv", as_csv(rows), listed_in=self.directory)
+        RunFolder(self.directory).write_text("hp_search.csv", as_csv(rows))
         print(markdown_table([*rows[0]], [[*row.values()] for row in rows]))
         best, *others = ranked
         print(f"best setting: {name_of(best.params)}, mean {self.metric} = {best.value:.4f}")
         values = [run["value"] for run in best.user_attrs["runs"]]
         error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-        near = [name_of(x.params) for x in others if best.value - x.value <= error + 1e-9]
+        near = [name_of(x.params) for x in others if mean_of(best) - mean_of(x) <= error + 1e-9]
         if near:
             print(f"within one standard error, {error:.4f}: {', '.join(near)}")
         folder = self.folder(best.params, self.seeds[values.index(max(values))])
         print(f"best checkpoint: {folder}, {self.metric} = {max(values):.4f}")
         return folder
+
+
+def mean_of(trial: FrozenTrial) -> float:
+    """Return a complete trial's value, the mean over its seeds."""
+    return math.nan if trial.value is None else trial.value
 
 
 def trials(study: optuna.Study, *states: TrialState) -> list[FrozenTrial]:
@@ -236,8 +242,9 @@ def open_study(url: str, search: Search) -> optuna.Study:
         heartbeat_interval=HEARTBEAT,
         grace_period=GRACE,
     )
-    options = {"direction": "maximize", "load_if_exists": True}
-    study = optuna.create_study(storage=storage, study_name=search.name, **options)
+    study = optuna.create_study(
+        storage=storage, study_name=search.name, direction="maximize", load_if_exists=True
+    )
     known = study.user_attrs.get("fingerprint", {})
     for name, (before, now) in differences(known, search.fingerprint).items():
         raise UserError(

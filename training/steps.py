@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import numpy as np
 import torch
 from accelerate.utils import send_to_device
-from transformers import PreTrainedModel as Model
 from transformers import PreTrainedTokenizerBase as Tokenizer
 
+from elbert.albert import AlbertPreTrainedModel
 from elbert_base.errors import UserError
 from elbert_base.keys import LARGEST
 from glue.features import Features, collate, epoch_batches
@@ -28,14 +29,20 @@ def total_steps(flags: TrainingSettings, examples: int, processes: int) -> int:
 
 
 def task_state(
-    flags: TrainingSettings, model: Model, tokenizer: Tokenizer, steps: int, scores: Sequence[float]
+    flags: TrainingSettings,
+    model: AlbertPreTrainedModel,
+    tokenizer: Tokenizer,
+    steps: int,
+    scores: Sequence[float],
 ) -> TrainState:
-    """Make what a training of `steps` changes: the model with its new heads, optimiser, schedule;
-    scores: the training labels of a regression, else empty."""
+    """Make what a training of `steps` changes: the model with its new heads, optimiser, schedule.
+
+    scores: the training labels of a regression, else empty.
+    """
     for name, module in model.named_modules() if scores else ():
-        head = "classifier" in name and isinstance(module, torch.nn.Linear)
         # A new head answers the mean: steps towards it would saturate the pooler's tanh.
-        if head and module.out_features == 1 and module.bias == 0:
+        is_head = "classifier" in name and isinstance(module, torch.nn.Linear)
+        if is_head and module.out_features == 1 and module.bias == 0:
             torch.nn.init.constant_(module.bias, sum(scores) / len(scores))
     if flags.train_exits_only:
         for name, parameter in model.named_parameters():
@@ -67,8 +74,9 @@ def class_weights(given: Sequence[str], task: Task, labels: np.ndarray) -> dict[
         if task.multi_label:
             found = 1 / labels.mean(0) - 1
         return dict(zip(names, found.tolist(), strict=True))
-    numbers = [parse_number(text) for text in given]
-    if given and (len(numbers) != len(names) or not all(x and 0 < x < LARGEST for x in numbers)):
+    numbers = [parse_number(text) or 0.0 for text in given]
+    are_positive = all(0 < number < LARGEST for number in numbers)
+    if given and (len(numbers) != len(names) or not are_positive):
         raise UserError(
             f"--class_weights {' '.join(given)}: allowed is balanced, or a positive number for "
             f"each of the classes {', '.join(names[:20])}"
@@ -86,4 +94,5 @@ def task_batches(trainer: Trainer, features: Features, epoch: int, first: int) -
         mine = rows[accelerator.process_index :: accelerator.num_processes]
         # Every process takes part in a step: one without rows of its own repeats one, for nothing.
         inputs = collate(features, mine if len(mine) else rows[:1], pad)
-        yield Batch(send_to_device(inputs, accelerator.device), len(mine) / len(rows))
+        on_device = cast(dict[str, torch.Tensor], send_to_device(inputs, accelerator.device))
+        yield Batch(on_device, len(mine) / len(rows))

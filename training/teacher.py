@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
-    PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
@@ -28,7 +27,7 @@ from elbert_base.files import find_file, read_json, weights_hash
 from glue.features import sorted_batches
 from glue.tasks import Example, Split, Task
 from runs.console import progress
-from runs.files import fingerprint, write_file
+from runs.files import RunFolder, fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -69,15 +68,15 @@ class Teacher:
             logger.warning("--teacher: its labels are taken in their order: %s", pairs)
         return list(range(len(labels))) if strange else found
 
-    def load(self) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    def load(self) -> tuple[Any, PreTrainedTokenizerBase]:
         """Load model and tokenizer; UserError for a folder without either, or with a new head."""
-        path, how = find_file(self.folder, "config.json"), {"trust_remote_code": False}
+        path = find_file(self.folder, "config.json")
         if path and config_class_of(read_json(path).get("model_type")):
             return load_trained_model(self.folder), load_tokenizer(self.folder)
         try:
-            tokenizer = AutoTokenizer.from_pretrained(self.folder, **how)
+            tokenizer: Any = AutoTokenizer.from_pretrained(self.folder, trust_remote_code=False)
             model, report = AutoModelForSequenceClassification.from_pretrained(
-                self.folder, output_loading_info=True, **how
+                self.folder, output_loading_info=True, trust_remote_code=False
             )
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             reason = " ".join(str(error).split())
@@ -95,7 +94,7 @@ class Teacher:
         computed at every start, under a name that follows from its weights and the tokens.
         """
         model, tokenizer = self.load()
-        names = model.config.id2label
+        names: Any = model.config.id2label
         order = self.order([names[number] for number in range(len(names))])
         longest = min(self.max_seq_length, tokenizer.model_max_length)
         if isinstance(model, EarlyExitModel):
@@ -114,25 +113,23 @@ class Teacher:
                 answers = self.compute(model.to(accelerator.device), tokenizer, encoded)
                 with suppress(UserError):
                     content = save({"logits": answers}, {"fingerprint": found})
-                    write_file(path, lambda file: file.write(content), listed_in=self.folder)
+                    RunFolder(self.folder).write(path.name, lambda file: file.write(content))
         return np.ascontiguousarray(answers[:, order])
 
     @torch.inference_mode()
-    def compute(
-        self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, encoded: Any
-    ) -> np.ndarray:
+    def compute(self, model: Any, tokenizer: PreTrainedTokenizerBase, encoded: Any) -> np.ndarray:
         """Answer tokenised examples, in batches of neighbours in length."""
         lengths = np.array([len(ids) for ids in encoded["input_ids"]])
         answers = np.empty((len(lengths), model.config.num_labels), np.float32)
-        deep = {"output_all_exits": True} if isinstance(model, EarlyExitModel) else {}
-        options = {"total": len(lengths), "desc": "Teacher", "unit": "example"}
+        has_exits = isinstance(model, EarlyExitModel)
+        options = {"output_all_exits": True} if has_exits else {}
         model = packed_copy(model)
-        with progress(**options) as bar:
+        with progress(total=len(lengths), desc="Teacher", unit="example") as bar:
             for rows in sorted_batches(lengths, BATCH_SIZE):
                 texts = {name: [column[row] for row in rows] for name, column in encoded.items()}
                 batch = tokenizer.pad(texts, return_tensors="pt").to(model.device)
-                out = model(**batch, **deep)
-                logits = out.all_logits[-1] if deep else out.logits
+                out = model(**batch, **options)
+                logits = out.all_logits[-1] if has_exits else out.logits
                 answers[rows] = logits.float().cpu().numpy()
                 bar.update(len(rows))
         return answers

@@ -1,6 +1,6 @@
 """The training loop of all scripts, and its log. It can stop at any step, and resume exactly.
 
-run_glue.py (`evaluation/glue_training.py`), run_pretraining.py (`training/pretraining.py`) and
+run_glue.py (`training/fine_tune.py`), run_pretraining.py (`training/pretraining/run.py`) and
 share_layers.py (`training/layer_sharing.py`) say what the batches, the optimiser and the log are.
 """
 
@@ -23,12 +23,12 @@ from accelerate.tracking import TensorBoardTracker
 from safetensors.torch import load_model
 from tqdm import tqdm
 from transformers import PreTrainedModel
-from transformers.utils import SAFE_WEIGHTS_NAME, ModelOutput
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from elbert_base.errors import UserError
 from elbert_base.files import resolve_within
 from runs.console import progress
-from runs.files import list_growing, write_json
+from runs.files import RunFolder
 from runs.flags import as_dict
 from runs.folder import remove_results
 from runs.processes import StopSignal
@@ -37,11 +37,13 @@ from runs.settings import ScriptSettings
 from training import checkpoints
 from training.checkpoints import BEST, TrainState, save_model
 from training.optimizer import clipped_parameters
-from training.pretraining.objective import Sums, add_sums
 
 logger = logging.getLogger(__name__)
 
 NO_TENSORFLOW = "tensorboard.compat.notf"
+
+
+Sums = dict[str, torch.Tensor]  # by name, of what a report is made of
 
 
 class Batch(NamedTuple):
@@ -83,7 +85,7 @@ class Trainer:
         """Go on from `checkpoint` where there is one, and mark `output_dir` as being trained."""
         if checkpoint:
             scaler = checkpoints.load_checkpoint(checkpoint, self.state, self.fingerprint)
-            if self.accelerator.scaler:
+            if self.accelerator.scaler and scaler is not None:
                 self.accelerator.scaler.load_state_dict(scaler)
             self.clock -= self.state.seconds
             logger.info("Resumed from %s at step %d", checkpoint, self.state.step)
@@ -98,7 +100,7 @@ class Trainer:
         self,
         batches: Callable[[int, int], Iterable[Batch]],
         until: int,
-        log: Callable[[float, float, list[ModelOutput]], bool],
+        log: Callable[[float, float, list[Any]], bool],
         evaluate: Callable[[], float] | None = None,
     ) -> None:
         """Train to optimiser step `until`, or until the dev metric no longer gets better.
@@ -128,7 +130,8 @@ class Trainer:
                     state.batch += 1
                     if not accelerator.sync_gradients:
                         continue
-                    rate, loss = state.schedule.get_last_lr()[0], self.step_loss(losses)
+                    rate = float(state.schedule.get_last_lr()[0])
+                    loss = self.step_loss(losses)
                     state.schedule.step()
                     state.step += 1
                     due = log(loss, rate, outs)
@@ -140,7 +143,7 @@ class Trainer:
                             save_model(self.directory / BEST, state.model, state.tokenizer, True)
                     if every > 0 and state.step % every == 0:
                         self.save()
-                    if number := stop.on_any_rank(accelerator):
+                    if number := self.signal_received(stop):
                         self.save()
                         self.exit(number, f"checkpoint-{state.step}")
                     if is_over():
@@ -180,10 +183,18 @@ class Trainer:
             )
         return mean
 
+    def signal_received(self, stop: StopSignal) -> int:
+        """Return the number of a signal that any of the processes received; 0 for none."""
+        number = stop.received or 0
+        if self.accelerator.num_processes == 1:
+            return number
+        received = torch.tensor([number], device=self.accelerator.device)
+        return int(self.accelerator.gather(received).max())
+
     def save(self) -> None:
         """Write `checkpoint-STEP`; the main process's work."""
         if self.accelerator.is_main_process:
-            scaler = self.accelerator.scaler and self.accelerator.scaler.state_dict()
+            scaler = self.accelerator.scaler.state_dict() if self.accelerator.scaler else None
             self.state.seconds = time.monotonic() - self.clock
             checkpoint = self.directory / f"checkpoint-{self.state.step}"
             checkpoints.save_checkpoint(checkpoint, self.state, scaler, self.fingerprint)
@@ -216,7 +227,7 @@ class Trainer:
                 flags = as_dict(*self.settings)
                 origin = provenance(flags, data=self.fingerprint["data"])
                 report["provenance"] = origin.as_json()
-                write_json(self.directory / "training.json", report, listed_in=self.directory)
+                RunFolder(self.directory).write_json("training.json", report)
                 checkpoints.finish_training(self.directory)
                 if best.should_stop:
                     logger.info("Stopped early: no better dev metric in %d evaluations", best.since)
@@ -224,7 +235,7 @@ class Trainer:
                     logger.info("The model is that of step %d, metric %.4f", best.step, best.value)
                 took = tqdm.format_interval(seconds)
                 logger.info("Trained %d steps in %s; model: %s", state.step, took, self.directory)
-            if number := stop.on_any_rank(self.accelerator):
+            if number := self.signal_received(stop):
                 self.exit(number, "the trained model")
         self.accelerator.wait_for_everyone()
 
@@ -237,11 +248,18 @@ def start_curves(directory: Path) -> TensorBoardTracker:
         raise UserError(f"{directory / 'runs'} is a link that leads out of {directory}: remove it")
     curves = TensorBoardTracker("runs", directory)
     curves.start()
-    list_growing(directory, (directory / "runs").glob(f"**/events*.{os.getpid()}.*"))
+    events = (directory / "runs").glob(f"**/events*.{os.getpid()}.*")
+    RunFolder(directory).list_growing(events)
     return curves
 
 
+def add_sums(total: Sums, sums: Sums) -> Sums:
+    """Add the sums of one more batch to `total`, which is {} at first."""
+    return {name: total.get(name, 0) + value for name, value in sums.items()}
+
+
 def means_of_batches(sums: Sums) -> dict[str, float]:
+    """Compute the means over the batches that were summed up."""
     return {name: (x / sums["batches"]).item() for name, x in sums.items() if name != "batches"}
 
 
@@ -260,12 +278,20 @@ class TrainingLog:
         total: int,
         sums_of: Callable[[Any], Sums],
         means: Callable[[Sums], dict[str, float]] = means_of_batches,
-        scalars: Callable[[PreTrainedModel, ModelOutput], dict[str, float]] = lambda *_: {},
+        scalars: Callable[[PreTrainedModel, Any], dict[str, float]] = lambda *_: {},
     ) -> None:
-        self.trainer, self.sums_of, self.means, self.scalars = trainer, sums_of, means, scalars
+        self.trainer = trainer
+        self.sums_of = sums_of
+        self.means = means
+        self.scalars = scalars
         self.main = trainer.accelerator.is_main_process
-        options = {"desc": "Training", "unit": "step", "initial": trainer.state.step}
-        self.bar = progress(total=total, disable=not self.main or None, **options)
+        self.bar = progress(
+            desc="Training",
+            unit="step",
+            initial=trainer.state.step,
+            total=total,
+            disable=None if self.main else True,
+        )
         self.curves = start_curves(trainer.directory) if self.main else None
         self.clock = time.monotonic()  # of the last entry
         self.losses: list[float] = []
@@ -279,14 +305,14 @@ class TrainingLog:
         if self.curves:
             self.curves.finish()
 
-    def step(self, loss: float, learning_rate: float, outs: list[ModelOutput]) -> bool:
+    def step(self, loss: float, learning_rate: float, outs: list[Any]) -> bool:
         """Count an optimiser step; whether its entry was due, which is then written."""
         self.losses.append(loss)
         for out in outs:
             sums = {"batches": torch.ones_like(out.loss), **self.sums_of(out)}
             self.sums = add_sums(self.sums, {name: x.detach() for name, x in sums.items()})
-        now = {"loss": f"{loss:.4f}", "lr": f"{learning_rate:.2e}"}
-        self.bar.set_postfix(now, refresh=False)
+        postfix = {"loss": f"{loss:.4f}", "lr": f"{learning_rate:.2e}"}
+        self.bar.set_postfix(postfix, refresh=False)
         self.bar.update()
         every = self.trainer.settings.training.logging_steps
         if every <= 0 or self.trainer.state.step % every:
@@ -297,15 +323,17 @@ class TrainingLog:
         sums = self.trainer.accelerator.reduce(self.sums, "sum")
         line = {"learning_rate": learning_rate, "loss": mean, **self.means(sums)}
         if "tokens" in sums:
-            seconds, self.clock = time.monotonic() - self.clock, time.monotonic()
+            now = time.monotonic()
+            seconds = now - self.clock
+            self.clock = now
             line["tokens_per_second"] = round(sums["tokens"].sum().item() / seconds)
         self.write(line, line | self.scalars(self.trainer.state.model, outs[-1]))
         self.losses, self.sums = [], {}
         return True
 
-    def write(self, line: dict[str, Any], scalars: dict[str, float]) -> None:
+    def write(self, line: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
         """Print a JSON line, and add the scalars of this step to the curves."""
         number = self.trainer.state.step
         if self.curves:
-            self.curves.log(scalars, number)
+            self.curves.log(dict(scalars), number)
             self.bar.write(json.dumps({**line, "step": number}))

@@ -43,7 +43,7 @@ class Halting(NamedTuple):
     """State of each token on its way to halting; all tensors have one shape."""
 
     running: Tensor  # bool, is the token still updated?
-    spent: Tensor  # the sum of its halting weights
+    weight_sum: Tensor  # of its halting weights
     updates: Tensor  # how often it was updated
     # What was left of 1 before its last update, R of Graves; for a token that the maximum stopped,
     # what is left after it. The published code has 0 there, with which a model that never halts
@@ -51,32 +51,36 @@ class Halting(NamedTuple):
     remainder: Tensor
 
     def advance(
-        self, probability: Tensor, epsilon: float, last: bool | Tensor = False
+        self, probability: Tensor, epsilon: float | Tensor, last: bool | Tensor = False
     ) -> tuple[Tensor, "Halting"]:
-        """One update later: the weight of the new states, 0 for halted tokens, and who runs on.
+        """Update once: return the weight of the new states, 0 for halted tokens, and the new state.
 
-        A token halts when spent + p > 1 − ε, and at the `last` update. Its weight is then what is
-        left, 1 − spent; otherwise it is p (Graves 2016, eq. 6).
+        A token halts when weight_sum + p > 1 − ε, and at the `last` update. Its weight is then what
+        is left, 1 − weight_sum; otherwise it is p (Graves 2016, eq. 6).
         """
-        halts = (self.spent + probability > 1 - epsilon) | last
-        weight = torch.where(halts, 1 - self.spent, probability)
+        halts = (self.weight_sum + probability > 1 - epsilon) | last
+        weight = torch.where(halts, 1 - self.weight_sum, probability)
         weight = weight.masked_fill(~self.running, 0.0)
-        spent = self.spent + weight
-        left = torch.where(halts, weight, 1 - spent)
-        remainder = torch.where(self.running, left, self.remainder)
-        updates = self.updates + self.running
-        return weight, Halting(self.running & ~halts, spent, updates, remainder)
+        weight_sum = self.weight_sum + weight
+        rest = torch.where(halts, weight, 1 - weight_sum)
+        after = Halting(
+            running=self.running & ~halts,
+            weight_sum=weight_sum,
+            updates=self.updates + self.running,
+            remainder=torch.where(self.running, rest, self.remainder),
+        )
+        return weight, after
 
 
 def interpolate(new: Tensor, old: Tensor, weight: Tensor) -> Tensor:
-    """weight · new + (1 − weight) · old: states (..., hidden), weights (...)."""
-    weight = weight[..., None]
-    return (new * weight + old * (1 - weight)).to(old.dtype)
+    """Return weight · new + (1 − weight) · old, of states (..., hidden) and weights (...)."""
+    column = weight[..., None]
+    return (new * column + old * (1 - column)).to(old.dtype)
 
 
-def share_of_new(config: AlbertActConfig, weight: Tensor, running: Tensor) -> Tensor:
-    """The part of each token's new state that the next pass reads, (...), by `act_update`."""
-    return running.to(weight.dtype) if config.act_update == "graves" else weight
+def share_of_new(act_update: str, weight: Tensor, running: Tensor) -> Tensor:
+    """Return the part of each token's new state that the next pass reads, (...)."""
+    return running.to(weight.dtype) if act_update == "graves" else weight
 
 
 class HaltingScore(nn.Linear):
@@ -84,14 +88,14 @@ class HaltingScore(nn.Linear):
 
 
 class AlbertAct(nn.Module):
-    """The halting head."""
+    """The halting head, under the published names."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__()
         self.dense = HaltingScore(config.hidden_size, 1)
 
     def forward(self, state: Tensor) -> Tensor:
-        """New states (..., hidden) -> halting probabilities (...), at least float32.
+        """Read new states (..., hidden); return halting probabilities (...), at least float32.
 
         Probabilities are added up to a threshold, which half precision is too coarse for.
         """
@@ -122,11 +126,11 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
         return self.dropout(super().feed_forward(attended))
 
     def project(self, flat: Tensor, parts: slice) -> Tensor:
-        """(tokens, hidden) -> (tokens, parts·hidden), as `SelfAttention.project`."""
+        """Project (tokens, hidden) to (tokens, parts·hidden), as `SelfAttention.project`."""
         return self.attention.project(flat, parts)
 
     def finish(self, flat: Tensor, context: Tensor) -> Tensor:
-        """The pass after attention: states and contexts (tokens, hidden) -> new states."""
+        """Run the pass after attention: states and contexts (tokens, hidden) -> new states."""
         (context,) = self.attention.split_heads(context[None])
         return self.feed_forward_block(flat, self.attention.output(context)[0])
 
@@ -148,7 +152,7 @@ class AlbertActEncoder(nn.Module):
     def forward(
         self, embedded: Tensor, mask: Tensor | None, trail: list[Tensor] | None = None
     ) -> tuple[Tensor, Halting]:
-        """Embeddings (batch, length, embedding) -> final states (batch, length, hidden).
+        """Run embeddings (batch, length, embedding); return final states (batch, length, hidden).
 
         `mask` is (batch, 1, 1, length) bool, or None without padding. As published, every pass
         computes all tokens and gives halted ones the weight 0, until `RunningTokens` takes over.
@@ -158,11 +162,12 @@ class AlbertActEncoder(nn.Module):
         hidden = self.embedding_hidden_mapping_in(embedded)
         hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
         epsilon = checked("act_epsilon", self.config.act_epsilon, ACT_KEYS)
-        halting, tokens = self.start(hidden, mask), None
+        halting = self.start(hidden, mask)
+        tokens: RunningTokens | None = None
         is_eager = self.config._attn_implementation == "eager"
         can_compact = self.compact and not torch.is_grad_enabled() and not is_eager
         graves = self.config.act_update == "graves"
-        mean = torch.zeros_like(hidden) if graves else None
+        mean = torch.zeros_like(hidden)  # of a token's states by their weights, for graves
         if trail is not None:
             trail.append(hidden.clone())
         for update in range(1, self.config.num_hidden_layers + 1):
@@ -171,13 +176,15 @@ class AlbertActEncoder(nn.Module):
                 break
             last = graves and update == self.config.num_hidden_layers
             if tokens is None and can_compact and running < halting.running.numel():
-                tokens = RunningTokens(self.albert_layer, hidden, mask)
+                tokens = RunningTokens(self.config, self.albert_layer, hidden, mask)
             if tokens is not None:
                 hidden, weight, halting = tokens.update(halting, epsilon, last)
             else:
-                new, before = self.albert_layer(hidden, mask), halting.running
+                new = self.albert_layer(hidden, mask)
+                was_running = halting.running
                 weight, halting = halting.advance(self.albert_layer.act(new), epsilon, last)
-                hidden = interpolate(new, hidden, share_of_new(self.config, weight, before))
+                share = share_of_new(self.config.act_update, weight, was_running)
+                hidden = interpolate(new, hidden, share)
             if graves:
                 mean = mean + (weight[..., None] * hidden).to(mean.dtype)
             if trail is not None:
@@ -185,12 +192,17 @@ class AlbertActEncoder(nn.Module):
         return mean if graves else hidden, halting
 
     def start(self, hidden: Tensor, mask: Tensor | None) -> Halting:
-        """Every real token runs; padding has halted before the first update."""
+        """Let every real token run; padding has halted before the first update."""
         running = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
         if mask is not None:
             running = running & mask[:, 0, 0]
         dtype = torch.promote_types(hidden.dtype, torch.float)
-        return Halting(running, *(torch.zeros_like(running, dtype=dtype) for _ in range(3)))
+        return Halting(
+            running=running,
+            weight_sum=torch.zeros_like(running, dtype=dtype),
+            updates=torch.zeros_like(running, dtype=dtype),
+            remainder=torch.zeros_like(running, dtype=dtype),
+        )
 
 
 class RunningTokens:
@@ -201,9 +213,15 @@ class RunningTokens:
     """
 
     def __init__(
-        self, layer: "AlbertActLayer | PackedActLayer", hidden: Tensor, mask: Tensor | None
+        self,
+        config: AlbertActConfig,
+        layer: "AlbertActLayer | PackedActLayer",
+        hidden: Tensor,
+        mask: Tensor | None,
     ) -> None:
-        self.layer, self.mask, self.config = layer, mask, layer.attention.config
+        self.config = config
+        self.layer = layer
+        self.mask = mask
         self.states = hidden.flatten(0, 1).clone()
         self.key_value = layer.project(self.states, KEY_VALUE)
         self.changed: Tensor | None = None  # rows of which key_value is out of date
@@ -211,23 +229,23 @@ class RunningTokens:
     def update(
         self, halting: Halting, epsilon: float, last: bool
     ) -> tuple[Tensor, Tensor, Halting]:
-        """One pass: all tokens' states (batch, length, hidden), weights, and who runs on."""
-        before = halting.running
-        rows = before.flatten().nonzero()[:, 0]
+        """Run one pass; return all tokens' states (batch, length, hidden), weights and halting."""
+        was_running = halting.running
+        rows = was_running.flatten().nonzero()[:, 0]
         if self.changed is not None:
             changed = self.states[self.changed]
             self.key_value[self.changed] = self.layer.project(changed, KEY_VALUE)
         self.changed, state = rows, self.states[rows]  # (running, hidden)
-        new = self.layer_pass(state, before)
-        probability = halting.spent.new_zeros(len(self.states))
+        new = self.layer_pass(state, was_running)
+        probability = halting.weight_sum.new_zeros(len(self.states))
         probability[rows] = self.layer.act(new)
-        weight, halting = halting.advance(probability.view_as(halting.spent), epsilon, last)
-        share = share_of_new(self.config, weight, before).flatten()
+        weight, halting = halting.advance(probability.view_as(halting.weight_sum), epsilon, last)
+        share = share_of_new(self.config.act_update, weight, was_running).flatten()
         self.states[rows] = interpolate(new, state, share[rows])
-        return self.states.view(*before.shape, -1), weight, halting
+        return self.states.view(*was_running.shape, -1), weight, halting
 
     def layer_pass(self, state: Tensor, running: Tensor) -> Tensor:
-        """New states of the running tokens, (running, hidden).
+        """Run the layer on the running tokens' states, (running, hidden).
 
         Every query meets the keys of its own example; the linear layers see running tokens only.
         An example's queries stand side by side at the left of its row of a (batch, width) grid.
@@ -249,7 +267,7 @@ class AlbertActPreTrainedModel(AlbertPreTrainedModel):
     """Loading, saving and initialisation, as HF ALBERT's."""
 
     config_class = AlbertActConfig
-    config: AlbertActConfig
+    config: AlbertActConfig  # pyrefly: ignore[bad-override-mutable-attribute]  # HF's is any
     _can_record_outputs = {"attentions": nn.Softmax}  # noqa: RUF012 (states: the encoder's trail)
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -283,8 +301,9 @@ class AlbertActModelOutput(BaseModelOutputWithPooling):
     attentions: if asked for, those of each update, (batch, heads, length, length).
     """
 
-    updates: Tensor | None = None
-    ponder_cost: Tensor | None = None
+    # HF wants a default; the encoder always gives both.
+    updates: Tensor = None  # pyrefly: ignore[bad-assignment]
+    ponder_cost: Tensor = None  # pyrefly: ignore[bad-assignment]
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
@@ -325,7 +344,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         hidden, halting = self.encoder(embedded, mask, trail)
         answer = AlbertActModelOutput(
             last_hidden_state=hidden,
-            pooler_output=None if self.pooler is None else self.pool(hidden, mask),
+            pooler_output=self.pool(hidden, mask),
             updates=halting.updates[:, None, None],
             ponder_cost=(halting.updates + halting.remainder).sum(1),
             hidden_states=None if trail is None else tuple(trail),
@@ -334,8 +353,13 @@ class AlbertActModel(AlbertActPreTrainedModel):
             answers.append(answer)
         return answer
 
-    def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Final states (batch, length, hidden) -> what a classifier reads, (batch, hidden)."""
+    def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor | None:
+        """Pool final states (batch, length, hidden) for a classifier, (batch, hidden).
+
+        None without a pooler.
+        """
+        if self.pooler is None:
+            return None
         return self.pooler(pool(hidden, mask, self.config.pooler_input)).tanh()
 
 

@@ -48,11 +48,17 @@ class AlbertActOutput(SequenceClassifierOutput):
 def output(
     tau: float, encoded: AlbertActModelOutput, loss: Tensor | None = None, **logits: Any
 ) -> AlbertActOutput:
-    """A head's answer; its loss gets τ · mean of ponder_cost (Simoulin and Crabbé 2021)."""
+    """Make a head's answer; its loss gets τ · mean of ponder_cost (Simoulin and Crabbé 2021)."""
     if loss is not None:
         loss = loss + tau * encoded.ponder_cost.mean()
-    names = ("updates", "ponder_cost", "hidden_states", "attentions")
-    return AlbertActOutput(loss, **{name: getattr(encoded, name) for name in names}, **logits)
+    return AlbertActOutput(
+        loss=loss,
+        updates=encoded.updates,
+        ponder_cost=encoded.ponder_cost,
+        hidden_states=encoded.hidden_states,
+        attentions=encoded.attentions,
+        **logits,
+    )
 
 
 class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
@@ -66,7 +72,7 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
         super().__init__(config)
         self.albert = AlbertActModel(config)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, config.label_count)
         self.post_init()
 
     @can_return_tuple
@@ -76,11 +82,15 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         labels: Tensor | None = None,
-        **others: Any,
+        **options: Any,
     ) -> AlbertActOutput:
-        """Inputs as the encoder's, `others` too; labels (batch,): class ids, or values."""
-        text = (input_ids, attention_mask, token_type_ids)
-        encoded = self.albert(*text, return_dict=True, **others)
+        """Classify a batch; inputs and `options` as the encoder's.
+
+        labels: (batch,), class ids, or values.
+        """
+        encoded = self.albert(
+            input_ids, attention_mask, token_type_ids, return_dict=True, **options
+        )
         logits = self.classifier(self.dropout(encoded.pooler_output))
         weights = self.class_weights if self.training else None
         loss = None if labels is None else task_loss(logits, labels, weights=weights)
@@ -88,13 +98,14 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
 
 
 def adaptive(hf_forward: Callable[..., ModelOutput]) -> Callable[..., AlbertActOutput]:
-    """Let HF's head answer with `updates`, and with the ponder cost, which is in the loss, too."""
+    """Let HF's head answer with `updates` and the ponder cost, which its loss then includes."""
 
     @can_return_tuple
     @wraps(hf_forward)  # HF's Trainer and pipelines read the inputs' names there
-    def forward(self: HeadOfAlbert, *inputs: Any, **others: Any) -> AlbertActOutput:
-        answers: list[AlbertActModelOutput] = []  # HF's hands it on to the encoder
-        out = hf_forward(self, *inputs, **{**others, "return_dict": True, "answers": answers})
+    def forward(self: HeadOfAlbert, *inputs: Any, **options: Any) -> AlbertActOutput:
+        answers: list[AlbertActModelOutput] = []  # HF's forward hands it on to the encoder
+        options |= {"return_dict": True, "answers": answers}
+        out: Any = hf_forward(self, *inputs, **options)
         (encoded,) = answers
         logits = {name: value for name, value in out.items() if name.endswith("logits")}
         batch = len(next(iter(logits.values())))
@@ -107,6 +118,8 @@ def adaptive(hf_forward: Callable[..., ModelOutput]) -> Callable[..., AlbertActO
 
 class HeadOfAlbert(AlbertActPreTrainedModel):
     """HF ALBERT's head for a task, with its inputs and labels, on the adaptive encoder."""
+
+    albert: Any  # an AlbertActModel, in the place of HF's encoder
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)

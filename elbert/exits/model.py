@@ -5,13 +5,15 @@ Training weighs the losses of all exits; inference stops each example where its 
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
+from transformers.utils.output_capturing import capture_outputs
 
-from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, pool, records_states
+from ..albert import AlbertBackbone, ExitLinear, Pooler, attention_mask_of, pool, wants_states
 from ..configuration import ElbertConfig
 from ..depth import (
     EarlyExitModel,
@@ -69,7 +71,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
     def __init__(self, config: ElbertConfig) -> None:
         super().__init__(config)
         self.albert = AlbertBackbone(config)
-        encoder, self.num_exits = self.albert.encoder, config.num_exit_layers
+        self.num_exits = config.num_exit_layers
+        encoder = self.albert.encoder
         if self.num_exits == 1:
             encoder.exit_out_layer = ExitClassifier(config)
         else:
@@ -87,7 +90,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         if module is self and self.exit_weights is not None:
             init.constant_(self.exit_weights, self.config.w_init)
 
-    @records_states
+    @capture_outputs
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -112,6 +115,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
             output_hidden_states, output_attentions: run full depth and return those of every layer.
             teacher_logits: (batch, num_labels), in train(): what the exits learn, beside labels.
         """
+        if wants_states(self.config, output_hidden_states, output_attentions):
+            output_all_exits = True
         if not self.training and not output_all_exits:
             out = self.exit_early(
                 input_ids=input_ids,
@@ -121,7 +126,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
                 inputs_embeds=inputs_embeds,
             )
             if labels is not None and out.logits is not None:
-                out.loss = task_loss(out.logits, labels)
+                return replace(out, loss=task_loss(out.logits, labels))
             return out
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
         recorded = self.record(hidden, attention_mask_of(attention_mask))
@@ -140,8 +145,10 @@ class ElbertForSequenceClassification(EarlyExitModel):
 
         `all_logits` (layers, batch, num_labels), and each of `layer_signals` (batch, layers).
         """
-        states = layer_states(self, hidden, mask)
-        pooled = torch.stack([pool(state, mask, self.config.pooler_input) for state in states])
+        pooled_layers = []
+        for states in layer_states(self, hidden, mask):
+            pooled_layers.append(pool(states, mask, self.config.pooler_input))
+        pooled = torch.stack(pooled_layers)
         signals = {name: x.T for name, x in self.layer_signals(pooled).items()}
         return {"all_logits": self.answer_layers(pooled), **signals}
 

@@ -24,15 +24,15 @@ LARGEST = 2**40  # bytes of a constant to fold: all
 
 
 def entropy_terms(probabilities: FLOAT) -> FLOAT:
-    """−p·log p by element: torch's `entr` where p is no negative number, in four operations."""
+    """Compute −p·log p by element, as torch's `entr` does for p ≥ 0, in four operations."""
     tiny = op.Constant(value_float=torch.finfo(torch.float).tiny)
     return op.Mul(op.Neg(probabilities), op.Log(op.Max(probabilities, tiny)))
 
 
 def attention(query: FLOAT, key: FLOAT, value: FLOAT, mask: BOOL) -> FLOAT:
-    """softmax(QKᵀ/√d)V, (batch, heads, length, d) each, in operations that ONNX Runtime fuses.
+    """Compute softmax(QKᵀ/√d)V, (batch, heads, length, d), in operations that ONNX Runtime fuses.
 
-    mask (batch, 1, 1, length). Who has no real token to read reads 0, as in torch. What is to be
+    mask: (batch, 1, 1, length). A text without a real token reads 0, as in torch. A score that is
     left out gets the lowest number added, which takes less time than a choice between two scores.
     A mask in arithmetic, (1 - mask) · lowest, is a dequantisation to OpenVINO, which then moves it.
     """
@@ -42,12 +42,12 @@ def attention(query: FLOAT, key: FLOAT, value: FLOAT, mask: BOOL) -> FLOAT:
     real = op.Cast(mask, to=onnx.TensorProto.FLOAT)
     scores = op.MatMul(op.Mul(query, scale), op.Transpose(key, perm=[0, 1, 3, 2]))
     weights = op.Softmax(op.Add(scores, left_out), axis=-1)
-    anything = op.ReduceMax(real, op.Constant(value_ints=[-1]), keepdims=1)
-    return op.Mul(op.MatMul(weights, value), anything)
+    has_real_tokens = op.ReduceMax(real, op.Constant(value_ints=[-1]), keepdims=1)
+    return op.Mul(op.MatMul(weights, value), has_real_tokens)
 
 
 # Leaner than torch.onnx's own, which provide for what does not occur here.
-TRANSLATIONS = {
+TRANSLATIONS: dict[Any, Any] = {
     torch.ops.aten.special_entr.default: entropy_terms,
     torch.ops.aten.scaled_dot_product_attention.default: attention,
 }
@@ -55,7 +55,7 @@ TRANSLATIONS = {
 
 @torch.no_grad()
 def to_onnx(loop: ExportLoop, about: dict[str, str], defaults: bool = True) -> ir.Model:
-    """The model with its exit rule, weights included, in one graph.
+    """Export the model with its exit rule, weights included, in one graph.
 
     about: its metadata. defaults: may a caller leave out the rule's numbers?
     """
@@ -75,7 +75,7 @@ def to_onnx(loop: ExportLoop, about: dict[str, str], defaults: bool = True) -> i
         "settings": dict.fromkeys(settings),
     }
     program = torch.export.export(loop, (), kwargs=inputs, dynamic_shapes=free, strict=False)
-    made = torch.onnx.export(
+    onnx_program: Any = torch.onnx.export(
         program,
         dynamo=True,
         opset_version=OPSET,
@@ -84,8 +84,8 @@ def to_onnx(loop: ExportLoop, about: dict[str, str], defaults: bool = True) -> i
         custom_translation_table=TRANSLATIONS,
         verbose=False,
     )
-    exported = made.model
-    made.rename_axes(dict(zip(exported.graph.inputs[0].shape, DIMENSIONS, strict=True)))
+    exported = onnx_program.model
+    onnx_program.rename_axes(dict(zip(exported.graph.inputs[0].shape, DIMENSIONS, strict=True)))
     # torch.onnx leaves a constant as large as the fused attention weights to be made at every pass.
     fold_constants(exported, input_size_limit=LARGEST, output_size_limit=LARGEST)
     RemoveUnusedNodesPass()(exported)

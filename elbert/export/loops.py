@@ -17,7 +17,7 @@ from elbert_base.keys import Key
 
 from ..act.encoder import Halting, interpolate, share_of_new
 from ..act.heads import AlbertActForSequenceClassification
-from ..albert import attention_mask_of
+from ..albert import AlbertPreTrainedModel, attention_mask_of
 from ..depth import EarlyExitModel, LayerWeights
 from ..loading.weights import Tensors
 from ..rules import AnyRule
@@ -29,16 +29,19 @@ class ExportLoop(nn.Module):
     outputs: names, in order, of what `forward` gives. Its inputs are ids, mask and segments,
     (batch, length) int64; what `own` names, (batch,) float32 each; and `settings`, () each.
     own: which of the model's own numbers of an example are inputs, by name.
-    layer_logits: is every layer's answer an output, too?
+    layer_logits: make every layer's answer an output as well.
     """
 
     outputs: tuple[str, ...]
 
+    model: Any  # of one mode, by subclass
+
     def __init__(
-        self, model: nn.Module, own: Sequence[str] = (), layer_logits: bool = False
+        self, model: AlbertPreTrainedModel, own: Sequence[str] = (), layer_logits: bool = False
     ) -> None:
         super().__init__()
-        self.model, self.own = model.eval(), own
+        self.model = model.eval()
+        self.own = own
         if layer_logits:
             self.outputs = (*self.outputs, "layer_logits")
 
@@ -49,7 +52,7 @@ class ExportLoop(nn.Module):
         return {name: key for name, key in keys.items() if key.kind in (int, float)}
 
     def settings(self) -> Tensors:
-        """The values of `keys` now, of shape ()."""
+        """Return the values of `keys` now, of shape ()."""
         values = self.model.config.exit_keys()
         return {name: torch.tensor(key.kind(values[name])) for name, key in self.keys.items()}
 
@@ -72,12 +75,15 @@ class DepthLoop(ExportLoop):
         own: Tensors,
         settings: Tensors,
     ) -> tuple[Tensor, ...]:
-        """Each example's answer (batch, num_labels), exit layer (batch,), and passes made ().
+        """Return each example's answer (batch, num_labels), exit layer (batch,), and passes ().
 
         If asked for, every layer's answer, (layers, batch, num_labels): 0 of layers not run.
         """
-        model, batch, config = self.model, input_ids.shape[0], self.model.config
-        depth, labels = config.num_hidden_layers, config.num_labels
+        model = self.model
+        config = model.config
+        batch = input_ids.shape[0]
+        depth = config.num_hidden_layers
+        labels = config.label_count
         # A window of more layers than there are fires as little as one of all of them does before
         # the last layer, where all exit.
         settings = {
@@ -87,15 +93,16 @@ class DepthLoop(ExportLoop):
         rule = config.exit_rule(**settings)
         mask = attention_mask_of(attention_mask)
         end = 0
-        carried = (
+        carried: tuple[Any, ...] = (
             torch.zeros((), dtype=torch.long),  # layers run
-            torch.ones(batch, dtype=torch.bool),  # who has not exited
+            torch.ones(batch, dtype=torch.bool),  # which examples have not exited
             torch.zeros(batch, dtype=torch.long),  # exit layers; of the active, the newest layer
             torch.zeros(batch, labels),  # answers, of that layer
             model.embed(input_ids, token_type_ids),
             model.start(rule, batch, own),
-            *([torch.zeros(depth, batch, labels)] if "layer_logits" in self.outputs else []),
         )
+        if "layer_logits" in self.outputs:
+            carried = (*carried, torch.zeros(depth, batch, labels))
         for weights, count in Counter(map(model.layer_weights, range(depth))).items():
             end += count
 
@@ -104,22 +111,23 @@ class DepthLoop(ExportLoop):
 
             one_layer = partial(self.one_layer, weights, rule, mask)
             carried = torch.while_loop(goes_on, one_layer, carried)
-        layers_run, _, exit_layer, answers, _, _, *every = carried
-        return answers, exit_layer, layers_run, *every
+        layers_run, _, exit_layer, answers, _, _, *layer_logits = carried
+        return answers, exit_layer, layers_run, *layer_logits
 
     def one_layer(
-        self, weights: LayerWeights, rule: AnyRule, mask: Tensor, *carried: Any
+        self, weights: LayerWeights, rule: AnyRule, mask: Tensor | None, *carried: Any
     ) -> tuple[Any, ...]:
-        """A layer pass and its exit check, for the whole batch: those who have exited run along."""
-        layer, active, exit_layer, answers, hidden, state, *every = carried
+        """Run a layer pass and its exit check, for the whole batch, those that exited included."""
+        layer, active, exit_layer, answers, hidden, state, *layer_logits = carried
         hidden = self.model.layer_pass(hidden, mask, weights)
         check = self.model.check_exit(rule, hidden, mask, weights, state)
         newest = torch.arange(self.model.config.num_hidden_layers)[:, None, None] == layer
-        every = [torch.where(newest, check.answer, logits) for logits in every]
+        layer_logits = [torch.where(newest, check.answer, logits) for logits in layer_logits]
         layer = layer + 1
         exit_layer = torch.where(active, layer, exit_layer)
         answers = torch.where(active[:, None], check.answer, answers)
-        new = (layer, active & ~check.exit_mask, exit_layer, answers, hidden, check.state, *every)
+        active = active & ~check.exit_mask
+        new = (layer, active, exit_layer, answers, hidden, check.state, *layer_logits)
         # A loop wants tensors of their own, laid out as the first ones were.
         return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), new)
 
@@ -138,9 +146,11 @@ class TokenLoop(ExportLoop):
         own: Tensors,
         settings: Tensors,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Answers (batch, num_labels), each token's updates (batch, length), and passes made ()."""
-        albert, config = self.model.albert, self.model.config
-        layer_pass, depth = albert.encoder.albert_layer, config.num_hidden_layers
+        """Return answers (batch, num_labels), tokens' updates (batch, length), and passes ()."""
+        albert = self.model.albert
+        config = self.model.config
+        layer_pass = albert.encoder.albert_layer
+        depth = config.num_hidden_layers
         graves = config.act_update == "graves"
         mask = attention_mask_of(attention_mask)
         embedded = albert.embeddings(input_ids, token_type_ids)
@@ -150,16 +160,20 @@ class TokenLoop(ExportLoop):
             return halting.running.any() & (layer < depth)
 
         def update(layer: Tensor, hidden: Tensor, halting: Halting, *mean: Tensor) -> tuple:
-            new, before, layer = layer_pass(hidden, mask), halting.running, layer + 1
+            new = layer_pass(hidden, mask)
+            was_running = halting.running
+            layer = layer + 1
             last = graves & (layer == depth)
             epsilon = settings["act_epsilon"]
             weight, halting = halting.advance(layer_pass.act(new), epsilon, last)
-            hidden = interpolate(new, hidden, share_of_new(config, weight, before))
+            share = share_of_new(config.act_update, weight, was_running)
+            hidden = interpolate(new, hidden, share)
             return layer, hidden, halting, *(x + weight[..., None] * hidden for x in mean)
 
-        none = torch.zeros((), dtype=torch.long)
-        start = (none, hidden, albert.encoder.start(hidden, mask))
-        start = (*start, torch.zeros_like(hidden)) if graves else start
+        no_layers = torch.zeros((), dtype=torch.long)
+        start = (no_layers, hidden, albert.encoder.start(hidden, mask))
+        if graves:
+            start = (*start, torch.zeros_like(hidden))
         layers_run, hidden, halting, *mean = torch.while_loop(goes_on, update, start)
         logits = self.model.classifier(albert.pool(mean[0] if graves else hidden, mask))
         return logits, halting.updates.long(), layers_run

@@ -85,11 +85,11 @@ def as_albert(values: dict[str, Any]) -> dict[str, Any]:
     if kind not in FAMILIES:
         return values
     defaults = CONFIG_MAPPING[kind]().to_dict()
-    kept = [name for name in defaults if name in ALBERT_KEYS or name == "pad_token_id"]
-    values = {**{name: defaults[name] for name in kept}, **values}
+    shared = [name for name in defaults if name in ALBERT_KEYS or name == "pad_token_id"]
+    values = {**{name: defaults[name] for name in shared}, **values}
     values["eos_token_id"] = None  # no family takes what follows for a second segment
     values["num_hidden_groups"] = values["num_hidden_layers"]
-    if "embedding_size" not in kept:
+    if "embedding_size" not in shared:
         values["embedding_size"] = values["hidden_size"]
     if kind in SKIP_PADDING:
         positions = values["max_position_embeddings"] - values["pad_token_id"] - 1
@@ -127,4 +127,5 @@ def own_settings(values: dict[str, Any], config_class: type[AdaptiveConfig]) -> 
 def trained_labels(directory: str | Path) -> list[str]:
     """Return the names of a trained model's classes; [] for one that predicts a value."""
     config = load_config(directory)
-    return [config.id2label[i] for i in range(config.num_labels)] if config.num_labels > 1 else []
+    labels: dict[Any, str] = config.id2label or {}
+    return [labels[number] for number in sorted(labels)] if config.label_count > 1 else []

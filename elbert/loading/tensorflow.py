@@ -7,6 +7,7 @@ pre-training of Simoulin and Crabbé (2021). Every variable has a tensor by `NAM
 
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers as hf
@@ -19,7 +20,7 @@ from elbert_base.files import read_json
 from ..act import heads as act
 from ..configuration import AlbertActConfig
 from .configs import make_config
-from .weights import LoadReport, Tensors, load_into, renamed
+from .weights import LoadReport, Tensors, load_into, new_name
 
 # The heads of a checkpoint -> the dense ALBERT with these heads, and the one whose tokens stop.
 MODELS = {
@@ -83,9 +84,9 @@ def load_tf_checkpoint(
             values["hidden_act"] = "gelu_new"  # by tanh
         if "classifier.bias" in tensors and not values.keys() & {"num_labels", "id2label"}:
             values["num_labels"] = tensors["classifier.bias"].numel()
-        adaptive = "albert.encoder.albert_layer.act.dense.weight" in tensors
-        kind = AlbertActConfig if adaptive else AlbertConfig
-        return build(make_config(Path(config_file), values, kind), tensors), report
+        is_adaptive = "albert.encoder.albert_layer.act.dense.weight" in tensors
+        config_class = AlbertActConfig if is_adaptive else AlbertConfig
+        return build(make_config(Path(config_file), values, config_class), tensors), report
     except UserError as error:
         raise UserError(f"{prefix}, with {config_file}: {error}") from error
 
@@ -124,7 +125,7 @@ def sort_variables(keys: list[str]) -> tuple[dict[str, str], list[str]]:
     """
     placed, ignored, unknown = {}, [], []
     for key in keys:
-        (name,) = renamed({key: key}, NAMES)
+        name = new_name(key, NAMES)
         if re.fullmatch(IGNORED, key):
             ignored.append(key)
         elif re.fullmatch(PLACED, name):
@@ -144,7 +145,9 @@ def build(config: AlbertConfig, tensors: Tensors) -> PreTrainedModel:
     heads = tuple(sorted({name.split(".")[0] for name in tensors} - {"albert"}))
     if heads not in MODELS:
         raise UserError(f"no model has these heads, and no others: {', '.join(heads)}")
-    model = MODELS[heads][isinstance(config, AlbertActConfig)](config)
+    dense, adaptive = MODELS[heads]
+    model_class: Any = adaptive if isinstance(config, AlbertActConfig) else dense
+    model = model_class(config)
     encoder = model.base_model
     if encoder.pooler is None and "albert.pooler.weight" in tensors:
         # A masked language model has no use for it, but what is fine-tuned from one does.

@@ -1,6 +1,7 @@
 """The tokenizer beside a checkpoint."""
 
 from pathlib import Path
+from typing import Any
 
 from transformers import (
     AlbertTokenizer,
@@ -27,28 +28,30 @@ def load_tokenizer(source: str | Path, do_lower_case: bool = True) -> PreTrained
     there is none, or none that works.
     """
     source = local_folder(source, weights=False)
-    kinds = {
+    classes: dict[str, Any] = {
         "spiece.model": AlbertTokenizer,
         "vocab.txt": BertTokenizer,
         "merges.txt": RobertaTokenizer,
     }
     if find_file(source, "tokenizer_config.json"):
-        kinds = {"tokenizer.json": AutoTokenizer} | kinds
-    name = next((name for name in kinds if find_file(source, name)), None)
+        classes = {"tokenizer.json": AutoTokenizer} | classes
+    name = next((name for name in classes if find_file(source, name)), None)
     if name is None:
         raise UserError(
             f"no tokenizer in {source}: looked for tokenizer.json, spiece.model, vocab.txt and "
             "merges.txt; give its directory with --tokenizer_name"
         )
-    # Nor ask in the terminal whether to trust its code.
-    given = {"model_input_names": MODEL_INPUTS, "trust_remote_code": False}
+    options: dict[str, Any] = {
+        "model_input_names": MODEL_INPUTS,
+        "trust_remote_code": False,  # nor ask in the terminal whether to trust its code
+    }
     if name != "tokenizer.json":
-        given["do_lower_case"] = do_lower_case
+        options["do_lower_case"] = do_lower_case
     try:
-        tokenizer = kinds[name].from_pretrained(str(source), **given)
+        tokenizer: Any = classes[name].from_pretrained(str(source), **options)
         tokenizer(["a", "b c"], ["d", ""])
         if None in (tokenizer.pad_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id):
-            raise ValueError("it has not all of them")
+            raise ValueError("some are missing")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # damaged files fail in every way, also by a panic of Rust's

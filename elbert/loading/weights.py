@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AlbertConfig,
@@ -24,10 +24,12 @@ from elbert_base.errors import UserError
 from elbert_base.families import FAMILIES, LAYER_NAMES, MAPPING, SKIP_PADDING
 from elbert_base.files import find_file, local_folder, read_json, weight_file
 
-from ..configuration import config_class_of
+from ..albert import AlbertPreTrainedModel
+from ..configuration import AdaptiveConfig, config_class_of
 from .configs import as_albert, load_config, mode_in
 
 Tensors = dict[str, Tensor]  # by name
+Model = TypeVar("Model", bound=AlbertPreTrainedModel)
 
 # Regular expressions of names, and what takes their place, in this order.
 MODERN = {r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # of older BERTs
@@ -42,12 +44,14 @@ PONDER_NAMES = {r"^albert\.": "", f"^{SHARED_LAYER}": "albert_layer.", r"^encode
 
 def renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
     """Return the tensors under the names that a table of regular expressions gives."""
-    found = {}
-    for name, tensor in tensors.items():
-        for theirs, ours in names.items():
-            name = re.sub(theirs, ours, name)
-        found[name] = tensor
-    return found
+    return {new_name(name, names): tensor for name, tensor in tensors.items()}
+
+
+def new_name(name: str, names: Mapping[str, str]) -> str:
+    """Rename a tensor by a table of regular expressions, applied in order."""
+    for pattern, replacement in names.items():
+        name = re.sub(pattern, replacement, name)
+    return name
 
 
 def read_weights(source: str | Path, names: Mapping[str, str]) -> Tensors:
@@ -61,12 +65,12 @@ def read_weights(source: str | Path, names: Mapping[str, str]) -> Tensors:
             f"{source}: the weights are not ALBERT's, BERT's, RoBERTa's or ELECTRA's; their first "
             f"tensors are {', '.join(sorted(tensors)[:4])}"
         )
-    return renamed(tensors, {r"^(embeddings|encoder|pooler)\.": r"albert.\1."} | names)
+    return renamed(tensors, {r"^(embeddings|encoder|pooler)\.": r"albert.\1.", **names})
 
 
 def untied(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
     """Name an encoder's tensors as those of the ALBERT that `values`, by `as_albert`, describe."""
-    kind = values.get("model_type")
+    kind = str(values.get("model_type"))
     tensors = renamed(tensors, {**FAMILIES.get(kind, FAMILIES["bert"]), **LAYER_NAMES})
     size = tensors.get("embeddings.word_embeddings.weight", torch.empty(0, 0)).shape[1]
     identity = {f"{MAPPING}.weight": torch.eye(size), f"{MAPPING}.bias": torch.zeros(size)}
@@ -121,23 +125,23 @@ class LoadReport:
 
 
 def abbreviate(names: Iterable[str]) -> str:
-    names = sorted(names)
-    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
-    return (", ".join(names[:6]) or "none") + more
+    """List the first six names in order, and the number of the others."""
+    ordered = sorted(names)
+    rest = f" and {len(ordered) - 6} more" if len(ordered) > 6 else ""
+    return (", ".join(ordered[:6]) or "none") + rest
 
 
 def load_model(
-    model_class: type[PreTrainedModel],
+    model_class: type[Model],
     source: str | Path,
     config: AlbertConfig | None = None,
     other_task: bool = False,
     **keys: Any,
-) -> tuple[Any, LoadReport]:
+) -> tuple[Model, LoadReport]:
     """Build a model with a checkpoint's weights; return it and what was loaded.
 
     Args:
-        model_class: of any mode. It has `tensor_names`, as PONDER_NAMES, and prefixes of its names:
-            `new_parts`, which a checkpoint may lack, and `task_parts`, which belong to one task.
+        model_class: of any mode.
         source: a directory or a hub name.
         config: by default the source's own.
         other_task: the source was fine-tuned on another task, so its `task_parts` are left out.
@@ -148,16 +152,17 @@ def load_model(
         UserError: weights are missing, damaged, or of another shape than the configuration's.
     """
     folder = local_folder(source)
-    config = config or load_config(folder, model_class.config_class, **keys)
+    config_class = cast(type[AdaptiveConfig], model_class.config_class)
+    config = config or load_config(folder, config_class, **keys)
     if keys:
-        own = load_config(folder, model_class.config_class)
-        other_task |= config.num_labels != own.num_labels
+        stored = load_config(folder, config_class)
+        other_task |= config.num_labels != stored.num_labels
     with torch.device("meta"):
         outline = model_class(config)
-    checkpoint = checkpoint_for(outline, folder, other_task)
-    load_into(outline, *checkpoint)  # of other sizes, it fails before memory is taken
+    tensors = checkpoint_for(outline, folder)
+    load_checkpoint(outline, tensors, folder, other_task)  # fails before memory is taken
     model = model_class(config)
-    return model, load_into(model, *checkpoint)
+    return model, load_checkpoint(model, tensors, folder, other_task)
 
 
 def load_trained_model(source: str | Path, config: AlbertConfig | None = None) -> Any:
@@ -165,35 +170,47 @@ def load_trained_model(source: str | Path, config: AlbertConfig | None = None) -
 
     config: in place of the folder's own. Raises UserError for weights that no task has trained.
     """
-    model_class = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[config_class_of(mode_in(source))]
+    # HF's annotation knows its own configurations only.
+    model_classes: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    model_class = model_classes[config_class_of(mode_in(source))]
     model, report = load_model(model_class, source, config)
-    if new := [name for name in report.initialised if name not in model.optional_parts]:
+    untrained = [name for name in report.initialised if name not in model.optional_parts]
+    if untrained:
         raise UserError(
-            f"{source} is not a trained model of this project: no weights for {abbreviate(new)}; "
-            "train it first with run_glue.py --do_train"
+            f"{source} is not a trained model of this project: no weights for "
+            f"{abbreviate(untrained)}; train it first with run_glue.py --do_train"
         )
     return model.eval()
 
 
-def checkpoint_for(model: Any, folder: str | Path, other_task: bool = False) -> tuple:
-    """Read a checkpoint under the names of a model of any mode: what `load_into` takes of it."""
+def checkpoint_for(model: AlbertPreTrainedModel, folder: str | Path) -> Tensors:
+    """Read a checkpoint's tensors under the names of a model of any mode."""
     tensors = read_weights(folder, {})
     head = tensors.get("classifier.weight")
     if head is not None and len(head) != model.config.num_labels:
         tensors = renamed(tensors, {r"^classifier\.": "other_classifier."})
-    tensors = renamed(tensors, model.tensor_names)
+    return renamed(tensors, model.tensor_names)
+
+
+def load_checkpoint(
+    model: AlbertPreTrainedModel, tensors: Tensors, folder: str | Path, other_task: bool = False
+) -> LoadReport:
+    """Copy into `model` what `checkpoint_for` read in `folder`, as `load_into`.
+
+    other_task: leave out the parts that belong to one task.
+    """
     unwanted = model.task_parts if other_task else ()
-    return tensors, folder, model.new_parts, unwanted
+    return load_into(model, tensors, folder, model.new_parts, unwanted)
 
 
 def load_into(
-    model: nn.Module,
+    model: PreTrainedModel,
     tensors: Tensors,
     source: str | Path,
     heads: tuple[str, ...],
     unwanted: tuple[str, ...] = (),
 ) -> LoadReport:
-    """Copy into `model` the tensors that it has; return what became of them.
+    """Copy into `model` the tensors that it has; return the fate of each.
 
     heads: prefixes of the names that a checkpoint may lack: these stay newly initialised.
     unwanted: prefixes of the names that are left out even so.
@@ -201,17 +218,18 @@ def load_into(
     Raises UserError for tensors of another shape than the model's, NaN or missing.
     """
     wanted = model.state_dict()
-    for name in model.all_tied_weights_keys.keys() - tensors:
+    tied: dict[str, str] = model.all_tied_weights_keys
+    for name in tied.keys() - tensors:
         del wanted[name]  # it is also there under another name
     loaded = [name for name in wanted if name in tensors and not name.startswith(unwanted)]
     ignored = [name for name in tensors if name not in loaded]
     initialised = [name for name in wanted if name not in loaded]
     for name in loaded:
         tensor = tensors[name]
-        found, expected = tuple(tensor.shape), tuple(wanted[name].shape)
-        if found != expected:
+        shape, expected = tuple(tensor.shape), tuple(wanted[name].shape)
+        if shape != expected:
             raise UserError(
-                f"{source}: {name} has shape {found}, the configuration asks for {expected}; "
+                f"{source}: {name} has shape {shape}, the configuration asks for {expected}; "
                 "is the config.json of another model, or the task one of another number of labels?"
             )
         # As the model will hold it: 1e300 is infinite there.
@@ -220,10 +238,10 @@ def load_into(
                 f"{source}: {name} is {tensor.dtype} and not floating-point, or holds NaN or "
                 "infinite weights, so no answer would mean anything: take another checkpoint"
             )
-    lost = [name for name in initialised if not name.startswith(heads)]
-    if lost:
+    missing = [name for name in initialised if not name.startswith(heads)]
+    if missing:
         raise UserError(
-            f"{source}: no weights for {abbreviate(lost)}, which the configuration asks for; "
+            f"{source}: no weights for {abbreviate(missing)}, which the configuration asks for; "
             "compare num_hidden_groups and inner_group_num with the checkpoint's own config.json"
         )
     with torch.no_grad():

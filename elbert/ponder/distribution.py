@@ -14,7 +14,7 @@ from transformers import AlbertConfig
 
 
 def floored_log(probability: Tensor) -> Tensor:
-    """log p, with p = 0 as the smallest normal number: finite, and so is the gradient."""
+    """Return log p, with p = 0 as the smallest normal number: finite, and so is the gradient."""
     return probability.clamp_min(torch.finfo(probability.dtype).tiny).log()
 
 
@@ -36,6 +36,8 @@ class GeneralizedGeometricDist:
         device: torch.device | str | None = None,
     ) -> None:
         if not isinstance(stop_probabilities, Tensor):
+            if max_steps is None or batch_size is None:
+                raise TypeError("one stop probability for all steps needs max_steps and batch_size")
             shape = (batch_size, max_steps)
             stop_probabilities = torch.full(shape, float(stop_probabilities), device=device)
         self.stop_probabilities = stop_probabilities
@@ -47,19 +49,23 @@ class GeneralizedGeometricDist:
 
     @classmethod
     def from_logits(cls, logits: Tensor) -> "GeneralizedGeometricDist":
-        """λ = σ(logits), (batch, steps); exact, with gradient, however close to 0 or 1 λ is."""
+        """Make the distribution of λ = σ(logits), (batch, steps).
+
+        It is exact, and so is its gradient, however close to 0 or 1 λ is.
+        """
         dist = cls(logits.sigmoid())
-        dist.log_stop, dist.log_keep = F.logsigmoid(logits), F.logsigmoid(-logits)
+        dist.log_stop = F.logsigmoid(logits)
+        dist.log_keep = F.logsigmoid(-logits)
         return dist
 
     def log_pmf(self, normalize: bool = True) -> Tensor:
-        """Logarithm of `pmf`, (batch, steps)."""
+        """Return the logarithm of `pmf`, (batch, steps)."""
         not_before = F.pad(self.log_keep.cumsum(1)[:, :-1], (1, 0))  # Σ_{j<n} log(1 − λ_j)
         log_pmf = self.log_stop + not_before
         return log_pmf.log_softmax(1) if normalize else log_pmf
 
     def pmf(self, normalize: bool = True) -> Tensor:
-        """p_n, (batch, steps); normalised: given that the process stops within these steps."""
+        """Return p_n, (batch, steps); normalised, given that the process stops in these steps."""
         return self.log_pmf(normalize).exp()
 
     def kl_div(self, target: "GeneralizedGeometricDist") -> Tensor:
@@ -72,7 +78,7 @@ class GeneralizedGeometricDist:
         return F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
 
     def expected_steps(self) -> Tensor:
-        """Σ_n n·p_n, (batch,)."""
+        """Return Σ_n n·p_n, (batch,)."""
         pmf = self.pmf()
         return pmf @ torch.arange(1, pmf.shape[1] + 1, device=pmf.device, dtype=pmf.dtype)
 
@@ -80,7 +86,7 @@ class GeneralizedGeometricDist:
 def prior(
     config: AlbertConfig, batch: int, steps: int, device: torch.device
 ) -> GeneralizedGeometricDist:
-    """The distribution over the first `steps` layers that the loss pulls to.
+    """Return the distribution over the first `steps` layers that the loss pulls to.
 
     geometric: λ_p at every layer. normal: p_n ∝ exp(−(n − 1/λ_p)²), as PALBERT has it.
     """

@@ -9,9 +9,10 @@ Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022
 head that sees two layers; the public PonderALBERT for the model and its names.
 """
 
+import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple
+from transformers.utils.output_capturing import capture_outputs
 
 from elbert_base.errors import UserError
 from elbert_base.files import local_folder
 
-from ..albert import AlbertEmbeddings, ExitLinear, Pooler, attention_mask_of, pool, records_states
+from ..albert import AlbertEmbeddings, ExitLinear, Pooler, attention_mask_of, pool, wants_states
 from ..configuration import HEAD_WIDTH, PonderAlbertConfig
 from ..depth import (
     EarlyExitModel,
@@ -82,7 +84,7 @@ class PonderOutput(SequenceClassifierOutput):
 
 
 def with_halting_token(values: Tensor) -> Tensor:
-    """Insert the second [CLS]: the first entry twice, of (…, length).
+    """Insert the second [CLS]: repeat the first entry of (…, length).
 
     For token ids, segment ids and attention masks alike; [CLS] must come first.
     """
@@ -90,7 +92,7 @@ def with_halting_token(values: Tensor) -> Tensor:
 
 
 def mlp(hidden: int, outputs: int) -> list[nn.Module]:
-    """The layers of PonderALBERT's heads: (…, hidden) -> (…, outputs)."""
+    """Make the layers of PonderALBERT's heads: (…, hidden) -> (…, outputs)."""
     return [ExitLinear(hidden, HEAD_WIDTH), nn.GELU(), ExitLinear(HEAD_WIDTH, outputs)]
 
 
@@ -105,17 +107,26 @@ class HaltingHead(nn.Sequential):
         reads = config.lambda_layer_arch
         width = config.hidden_size * (2 if reads == "linear_cat" else 1)
         depth = config.num_lambda_layers if reads != "mlp" and config.num_lambda_layers > 1 else 0
-        layers = [layer for _ in range(depth) for layer in (ExitLinear(width, width), nn.Tanh())]
-        super().__init__(*(mlp(width, 1) if reads == "mlp" else [*layers, ExitLinear(width, 1)]))
+        if reads == "mlp":
+            layers = mlp(width, 1)
+        else:
+            layers = []
+            for _ in range(depth):
+                layers += [ExitLinear(width, width), nn.Tanh()]
+            layers.append(ExitLinear(width, 1))
+        super().__init__(*layers)
         self.reads = reads
 
-    def forward(self, now: Tensor, previous: Tensor) -> Tensor:
-        """Logits (…) of states (…, hidden); `previous` is 0 at the first layer."""
+    # Two inputs for a Sequential, which gives the published names.
+    def forward(  # pyrefly: ignore[bad-override]
+        self, state: Tensor, previous: Tensor
+    ) -> Tensor:
+        """Return the logits (…) of states (…, hidden); `previous` is 0 at the first layer."""
         if self.reads == "linear_cat":
-            now = torch.cat((now, previous), dim=-1)
+            state = torch.cat((state, previous), dim=-1)
         elif self.reads == "linear_diff":
-            now = now - previous
-        return super().forward(now)[..., 0].float()
+            state = state - previous
+        return super().forward(state)[..., 0].float()
 
 
 class SharedLayer(GradientCheckpointingLayer, AlbertLayer):
@@ -136,7 +147,7 @@ class PonderAlbertClassifier(EarlyExitModel):
     """
 
     config_class = PonderAlbertConfig
-    config: PonderAlbertConfig
+    config: PonderAlbertConfig  # pyrefly: ignore[bad-override-mutable-attribute]  # HF's is any
     tensor_names = PONDER_NAMES
     task_parts = ("classifier.", "ponder.")
     new_parts = ("pooler.", *task_parts)
@@ -158,10 +169,10 @@ class PonderAlbertClassifier(EarlyExitModel):
         self.albert_layer = SharedLayer(config)
         if config.pooler_input == "two_cls":
             self.pooler = None
-            self.classifier = nn.Sequential(*mlp(hidden, config.num_labels))
+            self.classifier = nn.Sequential(*mlp(hidden, config.label_count))
         else:
             self.pooler = Pooler(config, hidden)
-            self.classifier = ExitLinear(hidden, config.num_labels)
+            self.classifier = ExitLinear(hidden, config.label_count)
         self.ponder = HaltingHead(config)
         self.tokenizer = tokenizer
         self.cls_in_second_text = False
@@ -169,7 +180,7 @@ class PonderAlbertClassifier(EarlyExitModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if module is self.ponder[-1]:
+        if isinstance(module, nn.Linear) and module is self.ponder[-1]:
             # A new model halts as its prior does, not at layer 1 or 2 as σ(0) = 1/2 would.
             halt = torch.tensor(self.config.target_halt_probability).clamp(1e-4, 1 - 1e-4)
             init.constant_(module.bias, halt.logit().item())
@@ -185,7 +196,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         dtype: torch.dtype | str | None = None,
         **settings: Any,
     ) -> "PonderAlbertClassifier":
-        """The encoder of any ALBERT checkpoint with new heads, or a saved ponder model.
+        """Load the encoder of any ALBERT checkpoint with new heads, or a saved ponder model.
 
         Args:
             name: a directory or a hub name; its tokenizer comes along where there is one.
@@ -204,15 +215,17 @@ class PonderAlbertClassifier(EarlyExitModel):
             model.tokenizer = load_tokenizer(folder)
         if dtype == "auto" or (config and dtype is None):
             dtype = model.config.dtype
-        return model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype).eval()
+        module: nn.Module = model  # HF wraps `to` in a way that type checkers cannot read
+        module.to(dtype=getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+        return model.eval()
 
-    def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:
-        """Configuration, weights (safetensors) and, where the model has one, the tokenizer."""
-        super().save_pretrained(save_directory, **kwargs)
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """Save configuration, weights (safetensors) and, where there is one, the tokenizer."""
+        super().save_pretrained(save_directory, *args, **kwargs)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(save_directory)
 
-    @records_states
+    @capture_outputs
     def forward(
         self,
         input_ids: Tensor | Texts | None = None,
@@ -239,51 +252,80 @@ class PonderAlbertClassifier(EarlyExitModel):
             output_hidden_states, output_attentions: as ELBERT's.
         """
         if input_ids is not None:
-            text = self.read(input_ids, attention_mask, token_type_ids)
-            input_ids, attention_mask, token_type_ids = text
+            input_ids, attention_mask, token_type_ids = self.read(
+                input_ids, attention_mask, token_type_ids
+            )
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = attention_mask_of(attention_mask)
         inputs = {} if draws is None else {"draws": draws}
         rule = self.config.exit_rule()
-        answer = exit_layer = None
-        if self.training or output_all_exits or rule.never_exits:
+        if self.training:
+            logits, halt_logits = self.all_exits(hidden, mask)
+            out = self.output(logits, GeneralizedGeometricDist.from_logits(halt_logits))
+            return out if labels is None else self.with_training_loss(out, labels)
+        if wants_states(self.config, output_hidden_states, output_attentions):
+            output_all_exits = True
+        if output_all_exits or rule.never_exits:
             logits, halt_logits = self.all_exits(hidden, mask)
             dist = GeneralizedGeometricDist.from_logits(halt_logits)
             recorded = {"all_logits": logits, HALT: dist.stop_probabilities}
-            if not self.training:
-                answer, exit_layer = scan_answers(rule, {**recorded, **inputs})
+            answer, exit_layer = scan_answers(rule, {**recorded, **inputs})
         else:
             logits, halts, exit_layer = self.early_exits(hidden, mask, inputs)
-            answer, dist = logits[-1], GeneralizedGeometricDist(halts)
-        target = prior(self.config, *dist.stop_probabilities.shape, self.device)
-        said = {"logits": logits, "model_halt_dist": dist, "target_halt_dist": target}
-        loss, parts = None, {}
-        if labels is not None and self.training:
-            weighting = self.config.kl_penalty_factor, self.class_weights
-            parts = PonderClassificationLoss(*weighting)(said, labels)
-            loss = parts.pop("total_loss")
-        elif labels is not None:
+            answer = logits[-1]
+            dist = GeneralizedGeometricDist(halts)
+        loss = None
+        if labels is not None:
             loss = task_loss(answer, torch.as_tensor(labels, device=self.device))
-        parts |= {"passes": len(logits), "answer": answer, "exit_layer": exit_layer}
-        return PonderOutput(loss, halt_probabilities=dist.stop_probabilities, **said, **parts)
+        out = self.output(logits, dist)
+        return replace(out, loss=loss, answer=answer, exit_layer=exit_layer)
+
+    def output(self, logits: Tensor, dist: GeneralizedGeometricDist) -> PonderOutput:
+        """Make the output of layers' logits (layers, batch, num_labels), without answers or loss.
+
+        dist: when to halt, over the same layers.
+        """
+        batch, layers = dist.stop_probabilities.shape
+        return PonderOutput(
+            logits=logits,
+            halt_probabilities=dist.stop_probabilities,
+            model_halt_dist=dist,
+            target_halt_dist=prior(self.config, batch, layers, self.device),
+            passes=layers,
+        )
+
+    def with_training_loss(
+        self, out: PonderOutput, labels: Tensor | Sequence[float]
+    ) -> PonderOutput:
+        """Return the output with the loss of train() and its two parts."""
+        loss = PonderClassificationLoss(self.config.kl_penalty_factor, self.class_weights)
+        losses = loss(out, labels)
+        return replace(
+            out,
+            loss=losses["total_loss"],
+            weighted_ce_loss=losses["weighted_ce_loss"],
+            kl_loss=losses["kl_loss"],
+        )
 
     def early_exits(
         self, hidden: Tensor, mask: Tensor | None, inputs: Inputs
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Run until all have halted: logits and λ of the layers that ran, exit layers (batch,)."""
-        none = torch.zeros(len(hidden), device=hidden.device)
-        exit_layer = torch.zeros_like(none, dtype=torch.long)
-        logits = [none[:, None].expand(-1, self.config.num_labels)]
+        zeros = torch.zeros(len(hidden), device=hidden.device)
+        exit_layer = torch.zeros_like(zeros, dtype=torch.long)
+        logits = [zeros[:, None].expand(-1, self.config.label_count)]
         halts = []
-        for rows, decision, _ in iter_layers(self, hidden, mask, inputs):
-            logits.append(logits[-1].index_copy(0, rows, decision.answer))
-            halts.append(none.index_copy(0, rows, decision.seen.signals[HALT]))
-            exit_layer[rows] += 1
+        for step in iter_layers(self, hidden, mask, inputs):
+            logits.append(logits[-1].index_copy(0, step.rows, step.decision.answer))
+            halts.append(zeros.index_copy(0, step.rows, step.decision.seen.signals[HALT]))
+            exit_layer[step.rows] += 1
         return torch.stack(logits[1:]), torch.stack(halts, dim=1), exit_layer
 
     def all_exits(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Full depth: logits (layers, batch, num_labels) and the logits of λ, (batch, layers)."""
-        pairs = [self.pooled(state, mask) for state in layer_states(self, hidden, mask)]
+        """Run full depth: logits (layers, batch, num_labels), and those of λ, (batch, layers)."""
+        pairs = []
+        for states in layer_states(self, hidden, mask):
+            pairs.append(self.pooled(states, mask))
         answering, halting = map(torch.stack, zip(*pairs, strict=True))  # (layers, batch, hidden)
         previous = torch.cat((torch.zeros_like(halting[:1]), halting[:-1]))
         halts = self.ponder(halting, previous).T
@@ -292,47 +334,52 @@ class PonderAlbertClassifier(EarlyExitModel):
         return self.classifier(answering).float(), halts
 
     def pooled(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Vectors that classifier and halting head read of a layer, (batch, hidden) each."""
+        """Pool a layer for the classifier and for the halting head, (batch, hidden) each."""
         if self.pooler is None:
             return hidden[:, 0], hidden[:, HALTING_TOKEN]
         pooled = self.pooler(pool(hidden, mask, self.config.pooler_input))
         return pooled, pooled
 
-    def read(self, text: Tensor | Texts, *others: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Ids, attention mask and segments, (batch, length) each, of texts or the same.
+    def read(
+        self, text: Tensor | Texts, attention_mask: Tensor | None, token_type_ids: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return ids, attention mask and segments, (batch, length) each, of texts or of ids.
 
         Raises UserError for ids without the second [CLS], and as `tokenize`.
         """
         if not isinstance(text, Tensor):
             return self.tokenize(text)
-        second = text[:, HALTING_TOKEN : HALTING_TOKEN + 1]
-        cls_id = second if self.tokenizer is None else self.tokenizer.cls_token_id
-        if self.config.extra_tokens and (not second.numel() or (second != cls_id).any()):
-            raise UserError(
-                "input_ids lack the second [CLS]: insert it by with_halting_token, or give texts; "
-                "the model that AutoModelForSequenceClassification loads inserts it by itself"
-            )
-        return text, *others
+        if self.config.extra_tokens:
+            second = text[:, HALTING_TOKEN : HALTING_TOKEN + 1]
+            is_missing = second.numel() == 0
+            if self.tokenizer is not None:
+                is_missing |= bool((second != self.tokenizer.cls_token_id).any())
+            if is_missing:
+                raise UserError(
+                    "input_ids lack the second [CLS]: insert it by with_halting_token, or give "
+                    "texts; the model that AutoModelForSequenceClassification loads inserts it by "
+                    "itself"
+                )
+        return text, attention_mask, token_type_ids
 
-    def tokenize(self, texts: Texts) -> tuple[Tensor, ...]:
-        """Ids, attention mask and segments, (batch, length) each, of texts or a pair of lists.
+    def tokenize(self, texts: Texts) -> tuple[Tensor, Tensor, Tensor]:
+        """Return ids, attention mask and segments, (batch, length) each.
 
-        A pair is [CLS] [CLS] a [SEP] b [SEP], or [CLS] [CLS] a [SEP] [CLS] b [SEP], as PonderALBERT
-        has it, with `cls_in_second_text`.
+        texts: a list, or a pair of lists. A pair is [CLS] [CLS] a [SEP] b [SEP], or
+        [CLS] [CLS] a [SEP] [CLS] b [SEP], as PonderALBERT has it, with `cls_in_second_text`.
 
         Raises UserError without a tokenizer.
         """
-        tokenizer, first, second = self.tokenizer, texts, None
-        if tokenizer is None:
+        if self.tokenizer is None:
             raise UserError("the model has no tokenizer: give it one, or call it with token ids")
-        if isinstance(texts, str):
-            first = [texts]
-        elif len(texts) == 2 and not any(isinstance(part, str) for part in texts):
-            first, second = map(list, texts)
+        first: Sequence[Any] = [texts] if isinstance(texts, str) else texts
+        second = None
+        if len(first) == 2 and not any(isinstance(part, str) for part in first):
+            first, second = list(first[0]), list(first[1])
         if self.cls_in_second_text and second is not None:
-            second = [tokenizer.cls_token + text for text in second]
-        longest = min(tokenizer.model_max_length, self.config.max_position_embeddings)
-        encoded = tokenizer(
+            second = [self.tokenizer.cls_token + text for text in second]
+        longest = min(self.tokenizer.model_max_length, self.config.max_position_embeddings)
+        encoded = self.tokenizer(
             list(first),
             second,
             padding=True,
@@ -342,9 +389,12 @@ class PonderAlbertClassifier(EarlyExitModel):
             return_token_type_ids=True,
             return_tensors="pt",
         ).to(self.device)
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        tensors = (encoded[name] for name in names)
-        return tuple(map(with_halting_token, tensors) if self.config.extra_tokens else tensors)
+        ids = encoded["input_ids"]
+        mask = encoded["attention_mask"]
+        types = encoded["token_type_ids"]
+        if self.config.extra_tokens:
+            return with_halting_token(ids), with_halting_token(mask), with_halting_token(types)
+        return ids, mask, types
 
     # The steps of depth: see EarlyExitModel.
 
@@ -393,17 +443,30 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
         **states: bool | None,
     ) -> EarlyExitOutput:
         """Classify a batch; inputs as `PonderAlbertClassifier`'s, with or without second [CLS]."""
-        inputs = (input_ids, attention_mask, token_type_ids)
         words = input_ids if inputs_embeds is None else inputs_embeds
-        wanted = self.config.extra_tokens and isinstance(words, Tensor)
-        if wanted and (words[:, :1] != words[:, 1:2]).any():
-            inputs = (x if x is None else with_halting_token(x) for x in inputs)
+        reads_two = self.config.extra_tokens > 0
+        if reads_two and isinstance(words, Tensor) and (words[:, :1] != words[:, 1:2]).any():
+            if isinstance(input_ids, Tensor):
+                input_ids = with_halting_token(input_ids)
+            if attention_mask is not None:
+                attention_mask = with_halting_token(attention_mask)
+            if token_type_ids is not None:
+                token_type_ids = with_halting_token(token_type_ids)
             if inputs_embeds is not None:
                 inputs_embeds = with_halting_token(inputs_embeds.mT).mT
             if position_ids is not None:  # the others move on
-                position_ids = torch.cat((position_ids[:, :1], position_ids + 1), 1)
-        more = {"position_ids": position_ids, "inputs_embeds": inputs_embeds, **states}
-        out = super().forward(*inputs, labels, return_dict=True, **more)
+                position_ids = torch.cat((position_ids[:, :1], position_ids + 1), dim=1)
+        classify: Any = super().forward  # HF's `capture_outputs` adds `return_dict`
+        out = classify(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            labels,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **states,
+        )
         answer = out.logits[-1] if out.answer is None else out.answer
         return EarlyExitOutput(
             loss=out.loss,

@@ -23,12 +23,14 @@ class PonderNet(nn.Module):
     """Applies a step function up to `max_steps` times, and says how probable each end is.
 
     Args:
-        step: a module; `step(x, state)` is the next state, λ (batch,), and the answer (batch, …).
-            At the first step `state` is None. A subclass may have a method `step` instead.
+        step: a module; `step(x, state)` returns the next state, λ (batch,), and the answer
+            (batch, …). At the first step `state` is None. A subclass may have a method `step`.
         max_steps: N; λ of the last step is taken for 1.
 
     With `is_halt`, steps end when every example has halted; outputs then have as many steps as ran.
     """
+
+    step: Callable[..., Any]
 
     def __init__(self, step: nn.Module | None, max_steps: int) -> None:
         super().__init__()
@@ -38,29 +40,32 @@ class PonderNet(nn.Module):
         self.is_halt = False
 
     def forward(self, x: Any) -> tuple[Tensor, ...]:
-        """p (steps, batch) and ŷ (steps, batch, …), then of a sampled step (batch,), (batch, …)."""
+        """Return p (steps, batch), ŷ (steps, batch, …), and both of a sampled step."""
         answers, halting, draws = self.run(x)
         p = halting.pmf(normalize=False).T
-        at, rows = sampled_steps(p, draws) - 1, torch.arange(len(draws), device=draws.device)
-        return p, answers, p[at, rows], answers[at, rows]
+        steps = sampled_steps(p, draws) - 1
+        rows = torch.arange(len(draws), device=draws.device)
+        return p, answers, p[steps, rows], answers[steps, rows]
 
     def run(self, x: Any) -> tuple[Tensor, GeneralizedGeometricDist, Tensor]:
-        """ŷ (steps, batch, …), when to halt, and the uniform draws (batch,) that decide it."""
-        state, answers, halts = None, [], []
+        """Return ŷ (steps, batch, …), when to halt, and the draws (batch,) that decide it."""
+        state, halt, answer = self.step(x, None)
+        draws = torch.rand_like(halt)
+        not_halted = torch.ones_like(halt)
+        answers, halts = [], []
         for step in range(1, self.max_steps + 1):
-            state, halt, answer = self.step(x, state)
-            if step == 1:
-                draws, alive = torch.rand_like(halt), torch.ones_like(halt)
+            if step > 1:
+                state, halt, answer = self.step(x, state)
             halts.append(torch.ones_like(halt) if step == self.max_steps else halt)
             answers.append(answer)
-            alive = alive * (1 - halt)
-            if self.is_halt and (1 - alive > draws).all():
+            not_halted = not_halted * (1 - halt)
+            if self.is_halt and (1 - not_halted > draws).all():
                 break
         return torch.stack(answers), GeneralizedGeometricDist(torch.stack(halts, dim=1)), draws
 
 
 def sampled_steps(p: Tensor, draws: Tensor) -> Tensor:
-    """Steps (batch,), 1-based, at which a CDF passes uniform `draws` (batch,); p (steps, batch)."""
+    """Return the steps (batch,), 1-based, at which the CDF of p (steps, batch) passes `draws`."""
     # Rounding may leave the CDF a little below 1.
     return ((p.cumsum(0) <= draws).sum(0) + 1).clamp_max(len(p))
 
@@ -68,7 +73,7 @@ def sampled_steps(p: Tensor, draws: Tensor) -> Tensor:
 def parity_batch(
     batch: int, n_elems: int, non_zeros: range, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Vectors x (batch, n_elems) of 1, -1 and 0, and y (batch,): 1.0 for an odd number of ones.
+    """Draw vectors x (batch, n_elems) of 1, -1 and 0; y (batch,) is 1.0 for an odd count of ones.
 
     The number of non-zero elements is uniform over `non_zeros`, their places and signs are random.
     """
@@ -80,7 +85,10 @@ def parity_batch(
 
 
 class ParityDataset(Dataset):
-    """`n_samples` vectors and their parity, drawn anew at every access; 1 to all are not 0."""
+    """A data set of `n_samples` vectors and their parity, drawn anew at every access.
+
+    From one to all of a vector's elements are not 0.
+    """
 
     def __init__(self, n_samples: int, n_elems: int = 64) -> None:
         self.n_samples, self.n_elems = n_samples, n_elems
@@ -89,7 +97,7 @@ class ParityDataset(Dataset):
         return self.n_samples
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """x (n_elems,) of 1, -1 and 0, float32; y, int64: 1 for an odd number of ones."""
+        """Draw x (n_elems,) of 1, -1 and 0, float32, and y, int64: 1 for an odd number of ones."""
         if not -self.n_samples <= index < self.n_samples:
             raise IndexError(f"vector {index} of {self.n_samples}")
         x, y = parity_batch(1, self.n_elems, range(1, self.n_elems + 1))
@@ -111,23 +119,32 @@ class ParityPonderGRU(PonderNet):
         self.lambda_layer = nn.Linear(n_hidden, 1)
         self.lambda_prob = nn.Sigmoid()
 
-    def step(self, x: Tensor, state: Tensor | None) -> tuple[Tensor, ...]:
-        """The next state (batch, n_hidden), λ (batch,) and ŷ (batch,)."""
-        state = self.gru(x, state)
-        halt = self.lambda_prob(self.lambda_layer(state))[:, 0]
-        return state, halt, self.output_layer(state)[:, 0]
+    # A method takes the place of the module.
+    def step(  # pyrefly: ignore[bad-override-mutable-attribute]
+        self, x: Tensor, state: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the next state (batch, n_hidden), λ (batch,) and ŷ (batch,)."""
+        next_state = self.gru(x, state)
+        halt = self.lambda_prob(self.lambda_layer(next_state))[:, 0]
+        return next_state, halt, self.output_layer(next_state)[:, 0]
 
     def run(self, x: Tensor) -> tuple[Tensor, GeneralizedGeometricDist, Tensor]:
-        """All steps in one call, where none can be spared."""
+        """Run all steps in one call, where none can be left out."""
         if self.is_halt:
             return super().run(x)
-        draws, cell = torch.rand(len(x), device=x.device), self.gru
+        draws = torch.rand(len(x), device=x.device)
         # h_1 … h_N, (steps, batch, n_hidden): the cell over a constant sequence.
-        weights = [cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh]
-        sequence, start = x.expand(self.max_steps, *x.shape), x.new_zeros(1, len(x), self.n_hidden)
-        # has_biases, num_layers, dropout, train, bidirectional, batch_first
-        flags = (True, 1, 0.0, self.training, False, False)
-        hidden, _ = torch.gru(sequence, start, weights, *flags)
+        hidden, _ = torch.gru(
+            x.expand(self.max_steps, *x.shape),
+            x.new_zeros(1, len(x), self.n_hidden),
+            [self.gru.weight_ih, self.gru.weight_hh, self.gru.bias_ih, self.gru.bias_hh],
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=self.training,
+            bidirectional=False,
+            batch_first=False,
+        )
         halts = self.lambda_layer(hidden)[..., 0].T  # (batch, steps)
         halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)
         dist = GeneralizedGeometricDist.from_logits(halts)
@@ -145,7 +162,7 @@ class ReconstructionLoss(nn.Module):
         self.loss_func = loss_func
 
     def forward(self, p: Tensor, y_hat: Tensor, y: Tensor) -> Tensor:
-        """p (steps, batch), y_hat (steps, batch, …), y (batch, …) -> scalar."""
+        """Compute the scalar from p (steps, batch), y_hat (steps, batch, …) and y (batch, …)."""
         losses = torch.stack([self.loss_func(answer, y) for answer in y_hat])
         return (p * losses).sum(0).mean()
 
@@ -157,6 +174,8 @@ class RegularizationLoss(nn.Module):
     not normalised. lambda_p: in (0, 1].
     """
 
+    p_g: Tensor  # the prior, (max_steps,)
+
     def __init__(self, lambda_p: float, max_steps: int = 1_000) -> None:
         super().__init__()
         prior = GeneralizedGeometricDist(lambda_p, max_steps, 1).pmf(normalize=False)
@@ -164,6 +183,6 @@ class RegularizationLoss(nn.Module):
         self.kl_div = nn.KLDivLoss(reduction="batchmean")
 
     def forward(self, p: Tensor) -> Tensor:
-        """p (steps, batch) -> scalar."""
+        """Compute the scalar from p (steps, batch)."""
         target = self.p_g[: len(p)].expand(p.shape[1], -1)
         return self.kl_div(floored_log(p.T), target)

@@ -22,7 +22,7 @@ from sklearn.linear_model import LogisticRegression
 
 from elbert.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
 from elbert.ponder.distribution import GeneralizedGeometricDist, prior
-from elbert.rules import ExitRule, exit_scores, normalised_entropy, scan
+from elbert.rules import AnyRule, exit_scores, normalised_entropy, scan
 from exit_lab.choice import Parts, split
 from exit_lab.compare import Estimate, Frontier, mixed, widened
 from glue.metrics import at_exit, bootstrap_weights, concave_hull, frontier
@@ -66,10 +66,16 @@ class Answers(NamedTuple):
 def config_of(network: str) -> AdaptiveConfig:
     """Return the configuration of the network that files with this name have."""
     depth = depth_of(network) or (12 if network.startswith("twelve") else 6)
-    keys = {"hidden_size": 384, "embedding_size": 384, "num_attention_heads": 12}
-    keys |= {"num_hidden_layers": depth, "intermediate_size": 3072}
+    keys: dict[str, Any] = {
+        "hidden_size": 384,
+        "embedding_size": 384,
+        "num_attention_heads": 12,
+        "num_hidden_layers": depth,
+        "intermediate_size": 3072,
+    }
     if network.startswith(("untied", "rank")):
-        return ElbertConfig(**{**keys, "intermediate_size": 1536}, num_hidden_groups=depth)
+        keys |= {"intermediate_size": 1536, "num_hidden_groups": depth}
+        return ElbertConfig(**keys)
     if network.startswith("act"):
         return AlbertActConfig(**keys)
     if "-beta" in network:
@@ -125,23 +131,30 @@ def depth_of(network: str) -> int:
 
 def path_of(task: str, network: str, seed: int) -> Path:
     """Return the file of a recording; of the other tasks ELBERT's own is named so."""
-    network = "elbert" if network == "shared-exits" and task != "SST-2" else network
-    return RECORDED / f"{task}-{network}-{seed}{'-test' * (task == 'SICK')}.safetensors"
+    if network == "shared-exits" and task != "SST-2":
+        network = "elbert"
+    part = "-test" if task == "SICK" else ""
+    return RECORDED / f"{task}-{network}-{seed}{part}.safetensors"
 
 
 def load(task: str, network: str, seed: int, part: str = "dev") -> Answers:
-    """One recording; `network` as its file's name has it."""
+    """Load a recording; `network` as its file's name has it."""
     tensors = load_file(path_of(task, network, seed))
     labels = rows(task, part)["labels"].astype(float)
-    kept = slice(len(labels)) if part == "phrases" else slice(-len(labels), None)
-    logits, halts = tensors["all_logits"][:, kept], tensors.get("halt_probabilities")
-    halts = None if halts is None else halts[kept].T
-    newer = part == "dev" and len(tensors["all_logits"][0]) > len(labels)
-    others = load(task, network, seed, "phrases") if newer and len(logits) > 1 else None
+    examples = slice(len(labels)) if part == "phrases" else slice(-len(labels), None)
+    logits = tensors["all_logits"][:, examples]
+    halts = tensors.get("halt_probabilities")
+    if halts is not None:
+        halts = halts[examples].T
+    has_phrases = part == "dev" and tensors["all_logits"].shape[1] > len(labels)
+    others = None
+    if has_phrases and len(logits) > 1:
+        others = load(task, network, seed, "phrases")
     return Answers(logits, labels, costs(task, network, part), halts, others)
 
 
 def seeds(task: str, network: str) -> list[int]:
+    """List the seeds of which there is a recording."""
     return [n for n in range(100) if path_of(task, network, n).exists()]
 
 
@@ -158,15 +171,19 @@ def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
     if rule == "learnt":
         return learnt_exits(answers, choose)
     recorded = {"all_logits": torch.tensor(answers.logits)}
-    windows, config = range(1, layers), ElbertConfig(num_labels=classes)
+    windows = range(1, layers)
+    config: Any = ElbertConfig(id2label=dict.fromkeys(range(classes), "class"))
 
-    def rule_of(name: str, **setting: Any) -> ExitRule:
+    def rule_of(name: str, **setting: Any) -> AnyRule:
         return config.exit_rule(thres_name=name, **setting)
 
     if rule == "halting":
+        if answers.halts is None:
+            raise ValueError("the recording has no halting probabilities")
         recorded["halt_probabilities"] = torch.tensor(answers.halts.T)
         halted = 1 - np.cumprod(1 - answers.halts, axis=0)
-        halting = PonderAlbertConfig(exit_criteria="threshold")
+        halting = PonderAlbertConfig()
+        halting.exit_criteria = "threshold"
         made = [halting.exit_rule(exit_thres=quantiles(halted[:-1, choose]))]
     elif classes == 1:  # patience with a value: by how little it moves
         moves = quantiles(np.abs(np.diff(answers.logits[:, choose, 0], axis=0)))
@@ -188,11 +205,14 @@ def learnt_exits(answers: Answers, choose: np.ndarray) -> np.ndarray:
     A layer's head says how probable it is that the layer's answer, one of two classes, is right: by
     logistic regression on the margins of all layers so far, each towards that answer.
     """
+    others = answers.others
+    if others is None:
+        raise ValueError("the recording has no further examples")
     doubts = []
     for layer in range(len(answers.logits) - 1):
-        known, asked = (margins_towards(x.logits[: layer + 1]) for x in (answers.others, answers))
-        head = LogisticRegression().fit(known, answers.others.scores[layer])
-        doubts.append(head.predict_proba(asked)[:, 0])
+        fitted_on = margins_towards(others.logits[: layer + 1])
+        head = LogisticRegression().fit(fitted_on, others.scores[layer])
+        doubts.append(head.predict_proba(margins_towards(answers.logits[: layer + 1]))[:, 0])
     doubts = np.stack(doubts)
     exits = doubts < quantiles(doubts[:, choose]).numpy()[..., None]  # (settings, layers, examples)
     return np.where(exits.any(1), exits.argmax(1), len(doubts))
@@ -211,10 +231,18 @@ def quantiles(values: np.ndarray) -> torch.Tensor:
 
 
 def rules_of(answers: Answers) -> list[str]:
-    """Values have no entropy; only models that learn to halt have halting probabilities."""
-    names = ["coin", "patience"] + ["entropy", "windows"] * (answers.logits.shape[-1] > 1)
-    names += ["learnt"] * (answers.others is not None)
-    return names + ["halting"] * (answers.halts is not None)
+    """List the rules that a model can have.
+
+    Values have no entropy; only models that learn to halt have halting probabilities.
+    """
+    names = ["coin", "patience"]
+    if answers.logits.shape[-1] > 1:
+        names += ["entropy", "windows"]
+    if answers.others is not None:
+        names.append("learnt")
+    if answers.halts is not None:
+        names.append("halting")
+    return names
 
 
 # Scores at a cost.
@@ -228,6 +256,7 @@ class Outcomes(NamedTuple):
 
 
 def outcomes(answers: Answers, rule: str, choose: np.ndarray) -> Outcomes:
+    """Compute the outcomes under every setting of a rule."""
     exits = exits_of(answers, rule, choose) + 1
     return Outcomes(at_exit(answers.scores, exits), at_exit(answers.cost, exits))
 
@@ -285,7 +314,9 @@ def at(front: Frontier, budget: float) -> tuple[np.ndarray, np.ndarray]:
     return score, cost
 
 
-def at_budgets(method: Method, budgets: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+def at_budgets(
+    method: Method, budgets: Sequence[float] | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return mean costs, (budgets, seeds), and scores, (budgets, seeds, examples), cross-fitted."""
     examples = sum(front.cost.shape[1] for front in method[0])
     cost, score = (np.empty((len(budgets), len(method), examples)) for _ in range(2))
@@ -317,7 +348,8 @@ def depths_of(halts: np.ndarray, network: str) -> tuple[np.ndarray, bool]:
     They are where KL(p ‖ prior), the mean over the examples, is below 0.01.
     """
     halting = GeneralizedGeometricDist(torch.tensor(halts.T))
-    target = prior(config_of(network), *halts.T.shape, torch.device("cpu"))
+    layers, examples = halts.shape
+    target = prior(config_of(network), examples, layers, torch.device("cpu"))
     return halting.expected_steps().numpy(), bool(target.kl_div(halting) < 0.01)
 
 
@@ -336,7 +368,7 @@ def failure(scores: np.ndarray, labels: np.ndarray, unmoved: bool) -> str:
     return UNMOVED if unmoved else ""
 
 
-def oracle(answers: Answers, budgets: Sequence[float]) -> np.ndarray:
+def oracle(answers: Answers, budgets: Sequence[float] | np.ndarray) -> np.ndarray:
     """Return the best mean scores at these budgets, were every label known.
 
     For every price of computation each example takes the layer that pays best.
@@ -375,7 +407,8 @@ def seed_factor(contrast: list[np.ndarray]) -> float:
 
     The degrees of freedom are Welch and Satterthwaite's.
     """
-    of_examples = sum(table.mean(0) for table in contrast).var(ddof=1) / contrast[0].shape[1]
+    by_example = np.sum([table.mean(0) for table in contrast], axis=0)
+    of_examples = by_example.var(ddof=1) / contrast[0].shape[1]
     both, squares = of_examples, of_examples**2 / (contrast[0].shape[1] - 1)
     for seeds, table in ((len(table), table) for table in contrast if len(table) > 1):
         noise = table.mean(0).var(ddof=1) / table.shape[1] / (seeds - 1)
@@ -396,7 +429,9 @@ def simultaneous(contrasts: list[list[np.ndarray]]) -> list[Estimate]:
     return [Estimate(*map(float, (m, m - r, m + r))) for m, r in zip(means, reach, strict=True)]
 
 
-def cost_to_reach(method: Method, bar: np.ndarray, budgets: Sequence[float]) -> Estimate:
+def cost_to_reach(
+    method: Method, bar: np.ndarray, budgets: Sequence[float] | np.ndarray
+) -> Estimate:
     """Return the cost of the least budget whose score reaches the bar, (1 + RESAMPLES,); or ∞.
 
     The interval's ends are the 2.5 and 97.5% of the resamples, in each of which the bar is its own.

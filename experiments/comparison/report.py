@@ -11,7 +11,7 @@ docs/milliseconds.png.
 """
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -216,7 +216,7 @@ def write(file: str, columns: str, rows: Sequence[Sequence]) -> None:
         csv.writer(out, lineterminator="\n").writerows([columns.split(","), *lines])
 
 
-def table(corner: str, columns: Sequence[str], cells: dict[tuple[str, str], object]) -> str:
+def table(corner: str, columns: Sequence[str], cells: Mapping[tuple[str, str], object]) -> str:
     """Format cells by column and row; a row for each that has a cell."""
     names = dict.fromkeys(row for _, row in cells)
     rows = [[row, *(cells.get((column, row), "–") for column in columns)] for row in names]

@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -127,7 +127,7 @@ class Run(NamedTuple):
         if self.kind == "act":
             more = f"{ACT} tau={self.price:g}"
         if self.kind in HEADS:  # a sum over the layers, by whose number β is divided
-            more = f"{PONDER}{HEADS[self.kind]} kl_penalty_factor={self.price / 6:.4g}"
+            more = f"{PONDER}{HEADS[self.kind]} kl_penalty_factor={(self.price or 0) / 6:.4g}"
             more += f" target_halt_probability={self.prior:g}"
         end = f"--learning_rate {self.rate:g} --seed {self.seed}"
         end += BEST * (self.recipe == "best") + " --bf16" * (
@@ -192,7 +192,7 @@ def prepare(bert: Path, glue: Path, work: Path) -> None:
         write_text(work / "data" / f"{name}.tsv", "\n".join([header, *kept]) + "\n")
     for name, source in PAIRS.items():
         shutil.copytree(glue / source, work / "data" / name, dirs_exist_ok=True)
-    tokenizer = AutoTokenizer.from_pretrained(bert)
+    tokenizer: Any = AutoTokenizer.from_pretrained(bert)
     texts, labels = zip(*(row.rsplit("\t", 1) for row in dev), strict=True)
     lengths = list(map(len, tokenizer(list(texts))["input_ids"]))
     rows = {"labels": np.array(labels, np.uint8), "lengths": np.array(lengths, np.uint8)}
@@ -225,6 +225,7 @@ def train(run: Run, work: Path) -> None:
     """Train in a process of its own, then record in another; UserError where one of them fails."""
     models, start = work / "models" / run.recording.stem, work / "start" / run.start
     log, began = work / "logs" / f"{run.recording.stem}.log", time.time()
+    where: list[str] = []
     # All models recorded on STS-B began as models of SICK.
     for data in ("SICK", "STS-B") if run.data == "STS-B" else (run.data,):
         where = ["--data_dir", str(work / "data" / data), "--output_dir", str(models / data)]
@@ -274,7 +275,8 @@ def answers_of_tokens(model_dir: str, table: str) -> dict[str, np.ndarray]:
     tokens had so many updates, padding among those without.
     """
     model = AlbertActForSequenceClassification.from_pretrained(model_dir).eval()
-    tokenizer, (_, *rows) = AutoTokenizer.from_pretrained(model_dir), table.splitlines()
+    tokenizer: Any = AutoTokenizer.from_pretrained(model_dir)
+    _, *rows = table.splitlines()
     texts, logits, tokens = [row.rsplit("\t", 1)[0] for row in rows], [], []
     for model.config.act_epsilon in EPSILONS:
         for first in range(0, len(texts), 32):

@@ -20,7 +20,7 @@ import sweep_exits
 from answers import predict
 from exit_lab import lab
 from runs import job, processes
-from runs.files import read_list, remove, write_text
+from runs.files import RunFolder
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import edit_key, exit_status, flags, pretraining_flags
 from tests.conftest import contents, slow
@@ -139,7 +139,7 @@ def test_no_link_in_a_models_folder_leads_out(trained, glue, script, rte, tmp_pa
     outside = tmp_path / "outside"
     shutil.copytree(trained, outside / "checkpoint-2")
     for name in ("sweep", "stat_out", "runs"):
-        write_text(outside / name / "sweep.csv", "mine", listed_in=outside / name)
+        RunFolder(outside / name).write_text("sweep.csv", "mine")
     for name in (*RESULTS[:5], "eval_results.txt", "confusion.png", "README.md"):
         (outside / name).write_text("mine")
     shutil.move(trained / "tokenizer_config.json", outside)
@@ -165,12 +165,12 @@ def test_no_link_in_a_models_folder_leads_out(trained, glue, script, rte, tmp_pa
 def test_what_was_changed_since_is_not_removed(tmp_path):
     names = ["a", "b", "sub/c", "sub/d"]
     for name in names:
-        write_text(tmp_path / name, name, listed_in=tmp_path)
+        RunFolder(tmp_path).write_text(name, name)
     (tmp_path / "b").write_text("mine")
     (tmp_path / "sub/d").unlink()
     (tmp_path / "sub/d").symlink_to(tmp_path / "a")
-    assert sorted(read_list(tmp_path)) == names
-    assert sorted(remove(tmp_path)) == ["a", "sub/c"]
+    assert sorted(RunFolder(tmp_path).read_list()) == names
+    assert sorted(RunFolder(tmp_path).remove()) == ["a", "sub/c"]
     assert contents(tmp_path) == {"b": b"mine"}
 
 

@@ -23,7 +23,7 @@ from tests.berts import sharing_flags as flags
 from tests.commands import report_of
 from tests.forks import run
 from tests.models import padded_batch
-from training.layer_sharing import Teacher
+from training.layer_sharing import StateTeacher
 
 
 @pytest.fixture(scope="session")
@@ -108,7 +108,7 @@ def test_the_student_is_an_hf_albert_and_every_modes_start(trained, bert_dir):
     assert not told["unexpected_keys"]
     inputs = padded_batch([12, 12, 7, 7])
     wanted = student.eval()(**inputs).last_hidden_state
-    assert_same_states(Teacher(trained).states(inputs)[-1:], [wanted], inputs)
+    assert_same_states(StateTeacher(trained).states(inputs)[-1:], [wanted], inputs)
     for load, new in (
         (load_pretrained, ("exit",)),
         (load_ponder, ("classifier", "ponder")),

@@ -9,7 +9,7 @@ from elbert import load_pretrained
 from tests.berts import assert_same_states, save, tiny_bert, tiny_encoder
 from tests.models import padded_batch
 from training import layer_sharing
-from training.layer_sharing import Teacher, shared_model
+from training.layer_sharing import StateTeacher, shared_model
 
 PARTS = ("weight", "bias")
 
@@ -52,7 +52,7 @@ def test_corrections_of_full_rank_are_the_bert_itself(tmp_path):
     found = student(**inputs, output_hidden_states=True).hidden_states
     assert_same_states(found, wanted, inputs)
     student.save_pretrained(tmp_path / "student")
-    following = Teacher(tmp_path / "student")
+    following = StateTeacher(tmp_path / "student")
     assert_same_states(following.states(inputs), wanted, inputs)
     names = load_file(tmp_path / "student/model.safetensors")
     assert sum("ffn.parametrizations.weight.original" in name for name in names) == 1
@@ -74,7 +74,7 @@ def test_corrections_begin_as_near_to_the_bert_as_their_rank_allows(rank, tmp_pa
 @pytest.mark.parametrize("family", ["bert", "electra"])
 def test_the_teachers_states_are_hfs(family, tmp_path):
     bert, inputs = tiny_encoder(family), padded_batch([12, 12, 7, 7])
-    teacher = Teacher(save(bert, tmp_path), 2)
+    teacher = StateTeacher(save(bert, tmp_path), 2)
     wanted = bert(**inputs, output_hidden_states=True).hidden_states
     assert_same_states(teacher.states(inputs), [wanted[0], wanted[2], wanted[3]], inputs)
 
@@ -98,7 +98,7 @@ def test_pass_k_follows_layer_round_k_L_over_N(passes, layers, wanted):
 
 def test_the_loss_is_the_weighted_share_of_variance(tmp_path):
     """By hand: pass 3 weighs as much as passes 1 and 2, and padding counts nothing."""
-    teacher, inputs = Teacher(save(tiny_bert(), tmp_path)), padded_batch([12, 12, 7, 7])
+    teacher, inputs = StateTeacher(save(tiny_bert(), tmp_path)), padded_batch([12, 12, 7, 7])
     student = shared_model(teacher.model, 3)
     targets, units = teacher.states(inputs), torch.tensor([1.0, 2.0, 3.0, 4.0])
     objective = layer_sharing.DistillationLoss(

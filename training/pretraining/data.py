@@ -21,6 +21,7 @@ from functools import partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import torch
@@ -101,7 +102,7 @@ def tokenise(text: PlainText, tokenizer: Tokenizer, folder: Path) -> None:
             np.fromiter(chain.from_iterable(ids), np.int32).tofile(pieces)
             rows = np.stack([end + lengths.cumsum(), documents], axis=1)
             rows[lengths > 0].tofile(ends)
-            end += lengths.sum()
+            end += int(lengths.sum())
 
 
 def cut_examples(sentences: np.ndarray, text: PlainText, rng: Random) -> np.ndarray:
@@ -111,8 +112,10 @@ def cut_examples(sentences: np.ndarray, text: PlainText, rng: Random) -> np.ndar
     """
     ends, documents = sentences.T
     room = text.max_seq_length - 3
-    examples, start = array("q"), 0
-    for stop in [*np.flatnonzero(np.diff(documents[1:])) + 1, len(ends) - 1]:
+    examples = array("q")
+    start = 0
+    stops = (np.flatnonzero(np.diff(documents[1:])) + 1).tolist()
+    for stop in [*stops, len(ends) - 1]:
         while start < stop:
             short = rng.random() < text.short_seq_prob
             wanted = rng.randint(2, room) if short else room
@@ -183,7 +186,7 @@ class Vocabulary:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.pad, self.cls = tokenizer.pad_token_id, tokenizer.cls_token_id
         self.sep, self.mask = tokenizer.sep_token_id, tokenizer.mask_token_id
-        pieces = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         self.special = np.isin(np.arange(len(pieces)), tokenizer.all_special_ids)
         self.ordinary = np.flatnonzero(~self.special).tolist()
         self.starts_word = np.array([piece.startswith(WORD_START) for piece in pieces])
@@ -292,7 +295,7 @@ class PretrainingData(Dataset):
         starts, ends = self.sentences[:, 0][self.examples].T
         self.lengths = np.minimum(ends - starts + 3, text.max_seq_length)
 
-    def __getitem__(self, index: tuple[int, int]) -> dict[str, np.ndarray]:
+    def __getitem__(self, index: tuple[int, int]) -> dict[str, Any]:
         """Make an example, by its epoch and number."""
         rng = Random(repr((*self.seed, *index)))
         first, last = self.examples[index[1]]
@@ -346,7 +349,7 @@ class PretrainingData(Dataset):
         rng.shuffle(batches)
         return batches
 
-    def load(self, batches: Iterable[Sequence[int]], epoch: int) -> DataLoader:
+    def load(self, batches: Iterable[Sequence[int] | np.ndarray], epoch: int) -> DataLoader:
         """Make these batches, ahead of their use."""
         workers = self.text.dataloader_num_workers
         return DataLoader(

@@ -13,8 +13,8 @@ from transformers import AlbertForPreTraining
 from transformers.utils import ModelOutput
 
 from elbert.act.heads import AlbertActForPreTraining
+from training.trainer import Sums
 
-Sums = dict[str, torch.Tensor]
 COUNTS = {"mlm": "predictions", "sop": "pairs"}  # what each task's loss is a mean over
 
 
@@ -22,8 +22,9 @@ COUNTS = {"mlm": "predictions", "sop": "pairs"}  # what each task's loss is a me
 class ObjectiveOutput(ModelOutput):
     """loss: scalar. sums: without gradients, of what is reported; they add up over batches."""
 
-    loss: torch.Tensor | None = None
-    sums: Sums | None = None
+    # HF wants a default; the objective always gives both.
+    loss: torch.Tensor = None  # pyrefly: ignore[bad-assignment]
+    sums: Sums = None  # pyrefly: ignore[bad-assignment]
 
 
 class PreTrainingObjective(nn.Module):
@@ -50,7 +51,9 @@ class PreTrainingObjective(nn.Module):
         attention_mask: torch.Tensor | None = None,
         **counts: torch.Tensor,
     ) -> ObjectiveOutput:
-        """Inputs (batch, length) int64; sentence_order_label (batch,); labels −100 for none.
+        """Compute the loss of a batch; inputs are (batch, length) int64, labels −100 for none.
+
+        sentence_order_label: (batch,).
 
         `counts` are the predictions, pairs and examples to average over: those of a global batch
         of which this is a part; this batch's own when not given.
@@ -87,23 +90,19 @@ def answer_sums(task: str, logits: torch.Tensor, labels: torch.Tensor) -> Sums:
 
 
 def mean_loss(sums: Sums, counts: Sums, tau: float) -> torch.Tensor:
-    """MLM + SOP + τ · ponder cost, each a mean over its own kind of place.
+    """Compute MLM + SOP + τ · ponder cost, each a mean over its own kind of place.
 
     With the counts of a global batch, the losses of its parts add up to its loss.
     """
-    loss = sum(sums[f"{x}_loss"] / counts[number].clamp(min=1) for x, number in COUNTS.items())
+    parts = [sums[f"{task}_loss"] / counts[count].clamp(min=1) for task, count in COUNTS.items()]
+    loss = torch.stack(parts).sum()
     if "ponder_cost" in sums:
         loss = loss + tau * sums["ponder_cost"] / counts["examples"]
     return loss
 
 
-def add_sums(total: Sums, sums: Sums) -> Sums:
-    """`total` ({} at first) and the sums of one more batch."""
-    return {name: total.get(name, 0) + value for name, value in sums.items()}
-
-
 def means(sums: Sums, tau: float) -> dict[str, float]:
-    """loss, its parts and accuracies, from the sums over any number of batches.
+    """Compute loss, its parts and accuracies, from the sums over any number of batches.
 
     Of an adaptive model also ponder_cost. What has no place to be measured at is left out.
     """

@@ -1,7 +1,7 @@
 """Pre-training on text: the published schedule, the model, its training, and its evaluation."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from elbert_base.families import FAMILIES
 from elbert_base.files import file_hash, read_json, weights_hash
 from elbert_base.keys import ACT_KEYS, ELBERT_KEYS
 from runs.console import markdown_table
-from runs.files import write_json
+from runs.files import RunFolder
 from runs.flags import as_dict
 from runs.folder import check_finished
 from runs.job import check_vocab_size
@@ -31,21 +31,28 @@ from runs.provenance import provenance
 from training.checkpoints import TrainState, find_start
 from training.optimizer import make_optimizer
 from training.pretraining.data import PretrainingData, TokenClass, train_tokenizer
-from training.pretraining.objective import PreTrainingObjective, Sums, add_sums, means
+from training.pretraining.objective import PreTrainingObjective, means
 from training.pretraining.settings import (
     PretrainingModelSettings,
     PretrainingSettings,
     TextScript,
 )
-from training.trainer import Batch, Trainer, TrainingLog
+from training.trainer import Batch, Sums, Trainer, TrainingLog, add_sums
 
 logger = logging.getLogger(__name__)
 
-# By --model_type: the model, the keys of a config.json that are of another mode, and the names that
-# the tensors of a checkpoint have in the model.
+
+class Architecture(NamedTuple):
+    """What --model_type names."""
+
+    model_class: Any
+    foreign_keys: set[str]  # of a config.json, that are of another mode
+    tensor_names: Mapping[str, str]  # patterns of a checkpoint's names, and what takes their place
+
+
 ARCHITECTURES = {
-    "albert": (AlbertForPreTraining, {*ELBERT_KEYS, *ACT_KEYS}, {}),
-    "albert_act": (AlbertActForPreTraining, {*ELBERT_KEYS}, ACT_NAMES),
+    "albert": Architecture(AlbertForPreTraining, {*ELBERT_KEYS, *ACT_KEYS}, {}),
+    "albert_act": Architecture(AlbertActForPreTraining, {*ELBERT_KEYS}, ACT_NAMES),
 }
 # What the weights of --model_name_or_path may lack: their names begin so.
 NEW_PARTS = tuple(
@@ -94,7 +101,7 @@ def phases_of(settings: PretrainingSettings, processes: int) -> list[Phase]:
 
 
 def rate_at(phases: list[Phase], step: int) -> float:
-    """Share of --learning_rate at `step` (0-based): in each phase, warm-up and decay to 0."""
+    """Return the share of --learning_rate at `step` (0-based): warm-up and decay in each phase."""
     for phase in phases:
         if step < phase.steps:
             break
@@ -116,13 +123,14 @@ def read_config(flags: PretrainingModelSettings, source: str | None) -> AlbertCo
             f"{source} is of model_type {written['model_type']}, with a layer of its own at every "
             "depth: share_layers.py makes an ALBERT of a BERT"
         )
-    model, foreign, _ = ARCHITECTURES[flags.model_type]
+    architecture = ARCHITECTURES[flags.model_type]
+    foreign = architecture.foreign_keys
     values = {name: value for name, value in written.items() if name not in foreign}
     if flags.tau is not None:
         if "tau" in foreign:
             raise UserError("--tau is of --model_type albert_act; the dense model ponders nothing")
         values["tau"] = flags.tau
-    return make_config(path, values, model.config_class)
+    return make_config(path, values, architecture.model_class.config_class)
 
 
 def make_tokenizer(settings: PretrainingSettings) -> None:
@@ -140,35 +148,39 @@ def make_tokenizer(settings: PretrainingSettings) -> None:
 
 def load_weights(model: Model, source: str) -> LoadReport:
     """Copy an ALBERT's or an ACT model's weights into `model`; its heads may be new."""
-    _, _, names = ARCHITECTURES[model.config.model_type]
+    config: Any = model.config
+    names = ARCHITECTURES[config.model_type].tensor_names
     return load_into(model, read_weights(source, names), source, NEW_PARTS)
 
 
 def make_model(
     settings: PretrainingSettings, config: str | None, pieces: str
-) -> tuple[Model, Tokenizer]:
+) -> tuple[Any, Tokenizer]:
     """Make a model with new weights, and load the tokenizer in the folder `pieces`.
 
     Raises UserError where pieces or places have no embeddings.
     """
-    architecture = read_config(settings.model, config)
+    model_config = read_config(settings.model, config)
     tokenizer = load_tokenizer(pieces, settings.run.do_lower_case)
-    check_vocab_size(tokenizer, pieces, architecture)
+    check_vocab_size(tokenizer, pieces, model_config)
     flags = {"--max_seq_length": settings.text.max_seq_length}
     if settings.run.do_train and settings.training.long_fraction > 0:
         flags["--long_seq_length"] = settings.training.long_seq_length
     for flag, length in flags.items():
-        if length > (longest := architecture.max_position_embeddings):
+        longest = model_config.max_position_embeddings
+        if length > longest:
             raise UserError(f"{flag} {length}: the model has max_position_embeddings = {longest}")
-    return ARCHITECTURES[settings.model.model_type][0](architecture), tokenizer
+    return ARCHITECTURES[settings.model.model_type].model_class(model_config), tokenizer
 
 
-def trained_model(settings: PretrainingSettings, source: str) -> tuple[Model, Tokenizer]:
+def trained_model(settings: PretrainingSettings, source: str) -> tuple[Any, Tokenizer]:
     """Load the model in `source`, and its tokenizer; UserError where they are not as asked for."""
     flags = settings.model
     check_finished(source)
-    own = source == settings.run.output_dir or not flags.tokenizer_name
-    model, tokenizer = make_model(settings, source, source if own else flags.tokenizer_name)
+    pieces = flags.tokenizer_name or source
+    if source == settings.run.output_dir:
+        pieces = source
+    model, tokenizer = make_model(settings, source, pieces)
     report = load_weights(model, source)
     parameters = {name for name, _ in model.named_parameters()}  # without those tied to others
     if new := parameters.intersection(report.initialised):
@@ -240,7 +252,7 @@ def pretraining_batches(
 
 
 def mean_updates(sums: Sums) -> dict[str, float]:
-    """Mean updates of a token by the published table's rows; {} for a dense model."""
+    """Compute the mean updates of a token by the published table's rows; {} for a dense model."""
     if "updates" not in sums:
         return {}
     updates, tokens = (sums[name].cpu().double() for name in ("updates", "tokens"))
@@ -250,7 +262,7 @@ def mean_updates(sums: Sums) -> dict[str, float]:
 
 
 @torch.inference_mode()
-def measure(accelerator: Accelerator, model: Model, data: PretrainingData) -> dict[str, Any]:
+def measure(accelerator: Accelerator, model: Any, data: PretrainingData) -> dict[str, Any]:
     """Find losses, accuracies and mean updates of `model` on a text."""
     fast = packed_copy(model.to(accelerator.device).eval())
     objective = PreTrainingObjective(fast, len(TokenClass))
@@ -276,7 +288,7 @@ def evaluate(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     flags, text, run, _, evaluation = settings
     source = (not run.do_train and flags.model_name_or_path) or run.output_dir
     model, tokenizer = trained_model(settings, source)
-    text = replace(text, train_files=[evaluation.eval_file])
+    text = replace(text, train_files=[evaluation.text_file])
     size = evaluation.per_gpu_eval_batch_size * accelerator.num_processes
     data = PretrainingData(text, run, tokenizer, size)  # masked as in training
     summary = measure(accelerator, model, data)
@@ -298,7 +310,6 @@ def evaluate(settings: PretrainingSettings, accelerator: Accelerator) -> None:
 
 def write_results(settings: TextScript, source: str, summary: dict[str, Any]) -> None:
     """Write what a model, in `source`, is on --eval_file: eval_results.json in --output_dir."""
-    hashes = {"weights": weights_hash(source), "data": file_hash(settings.evaluation.eval_file)}
+    hashes = {"weights": weights_hash(source), "data": file_hash(settings.evaluation.text_file)}
     summary = {**summary, "provenance": provenance(as_dict(*settings), **hashes).as_json()}
-    folder = Path(settings.run.output_dir)
-    write_json(folder / "eval_results.json", summary, listed_in=folder)
+    RunFolder(settings.run.output_dir).write_json("eval_results.json", summary)

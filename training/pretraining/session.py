@@ -26,7 +26,7 @@ def text_session(settings: TextScript, writes: bool) -> Iterator[Accelerator]:
     if writes:
         check_output_dir(run, writes)
     if evaluation.do_eval:
-        for _ in read_sentences([evaluation.eval_file], split=False):
+        for _ in read_sentences([evaluation.text_file], split=False):
             pass
     with lock_output_dir(run.output_dir, accelerator, writes):
         yield accelerator

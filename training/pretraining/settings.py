@@ -80,8 +80,14 @@ class PretrainingEvaluation:
     per_gpu_eval_batch_size: int = option(32, "examples per batch in evaluation", COUNT)
 
     def check(self) -> None:
+        """Raise UserError for an evaluation without a text."""
         if self.do_eval and not self.eval_file:
             raise UserError("--eval_file is missing: the text to evaluate on")
+
+    @property
+    def text_file(self) -> str:
+        """The text of an evaluation: `check` has seen that there is one."""
+        return self.eval_file or ""
 
 
 class PretrainingSettings(NamedTuple):
