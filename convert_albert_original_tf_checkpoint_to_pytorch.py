@@ -45,7 +45,7 @@ def main() -> None:
     from transformers.utils import logging as hf_logging
 
     from elbert.loading.tensorflow import load_tf_checkpoint
-    from training.checkpoints import write_directory
+    from training.model_folder import write_directory
 
     hf_logging.disable_progress_bar()
     target = Path(args.pytorch_dump_path)

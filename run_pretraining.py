@@ -44,7 +44,8 @@ def read_settings() -> PretrainingSettings:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from training.pretraining.run import evaluate, make_tokenizer, pretrain
+    from training.pretraining.model import make_tokenizer
+    from training.pretraining.run import evaluate, pretrain
     from training.pretraining.session import text_session
 
     names = {"model_name_or_path": True, "config_name": False, "tokenizer_name": False}

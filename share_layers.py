@@ -28,7 +28,7 @@ def main() -> None:
     if settings.run.do_train and not settings.text.train_files:
         raise UserError("--train_files is missing: the text to train on")
     # torch, and what stands on it: not before the flags are known to be right.
-    from training.layer_sharing import evaluate_student, train_student
+    from training.layer_sharing.run import evaluate_student, train_student
     from training.pretraining.session import text_session
 
     student = fetch_models(settings.student, model_name_or_path=True, initial_student=True)

@@ -25,7 +25,7 @@ from glue.tasks import Task
 # In the place of a rule's name: everyone stops at one layer; each example at one of two layers, by
 # chance; each at its first right layer; everyone at the last.
 BASELINES = ("truncation", "coin", "oracle", "full depth")
-TRUNCATION, COIN, ORACLE, FULL_DEPTH = BASELINES
+TRUNCATION, RANDOM_MIXTURE, ORACLE, FULL_DEPTH = BASELINES
 Rows = np.ndarray | slice  # numbers of examples
 Grids = dict[str, dict[str, tuple[float, ...]]]  # by rule, the values that each of its keys takes
 ALL = slice(None)

@@ -5,7 +5,7 @@ Everything is chosen on one part of the labelled examples and reported on the ot
 The guarantee is distribution-free risk control, "Learn then Test" (Angelopoulos, Bates, Candès,
 Jordan and Lei, 2021): settings are tested in a fixed order, from the deepest on, each against the
 hypothesis that its risk exceeds α. Testing stops at the first that is not rejected, so each test
-may spend the whole error budget δ: with probability ≥ 1 − δ over the draw of the calibration
+may use the whole error budget δ: with probability ≥ 1 − δ over the draw of the calibration
 examples, every setting before the stop has a risk of at most α. The order must not depend on these
 examples, not even on their texts: it is a walk through the grid from its deepest corner to its most
 eager one. Several rules mean several walks, which share δ evenly (Bonferroni).
@@ -13,6 +13,7 @@ eager one. Several rules mean several walks, which share δ evenly (Bonferroni).
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,20 +22,21 @@ from scipy.stats import binom
 from answers.sweep import Sweep
 from elbert_base.errors import UserError
 from elbert_base.keys import Key
+from exit_lab.goals import Goal, MaxCost, MaxLatency, MaxRisk
 from glue.metrics import at_exit
 
 TOLERANCE = 1e-9  # of comparisons between sums that are equal on paper
 
 
 class Parts(NamedTuple):
-    """Numbers of the examples that choose, and of those that report."""
+    """Numbers of the examples that choose, and of those that report, in rising order."""
 
     calibration: np.ndarray
     report: np.ndarray
 
 
 def split(examples: int, fraction: float, seed: int) -> Parts:
-    """A random split with `fraction` of the examples for calibration.
+    """Split so many examples at random, with `fraction` of them for calibration.
 
     Raises UserError when one part would be empty.
     """
@@ -48,124 +50,153 @@ def split(examples: int, fraction: float, seed: int) -> Parts:
     return Parts(np.sort(order[:count]), np.sort(order[count:]))
 
 
-def first_allowed(allowed: np.ndarray, *order: np.ndarray) -> int | None:
-    """The allowed setting that is least by the first of `order`, then by the next; None of none."""
-    ranked = np.lexsort(order[::-1])
-    found = ranked[allowed[ranked]]
-    return int(found[0]) if len(found) else None
+@dataclass(frozen=True)
+class Choice:
+    """The outcome of --pick."""
+
+    setting: int | None  # its number in the sweep; None where no setting qualifies
+    reason: str  # how it was chosen, for a message
+
+
+def choose(swept: Sweep, goal: Goal, rules: Sequence[str], rows: np.ndarray) -> Choice:
+    """Choose the setting that `goal` asks for by the examples `rows`.
+
+    rules: those whose settings a guarantee tests; the other goals look at all settings.
+    """
+    if isinstance(goal, MaxRisk):
+        return control_risk(swept, rules, rows, goal)
+    metric = swept.main_metric(swept.exit_layer, rows)
+    if isinstance(goal, MaxLatency):
+        p95_ms = swept.p95_ms(swept.exit_layer, rows)
+        is_allowed = p95_ms <= goal.limit_ms + TOLERANCE
+        return Choice(
+            first_allowed(is_allowed, -metric, p95_ms),
+            f"best setting with 95% of the answers within {goal.limit_ms:g} ms, one text at a "
+            "time, by the times of the recorded pass",
+        )
+    cost = swept.cost(swept.exit_layer, rows)
+    if isinstance(goal, MaxCost):
+        return Choice(
+            first_allowed(cost <= goal.limit + TOLERANCE, -metric, cost),
+            f"best setting at a cost of at most {goal.limit:g}",
+        )
+    full_depth = swept.main_metric(swept.truncations[-1:], rows)[0]
+    return Choice(
+        first_allowed(metric >= full_depth - goal.limit - TOLERANCE, cost, -metric),
+        f"cheapest setting within {goal.limit:g} of full depth",
+    )
+
+
+def first_allowed(is_allowed: np.ndarray, primary: np.ndarray, secondary: np.ndarray) -> int | None:
+    """Return the number of the allowed setting with the lowest `primary` value.
+
+    Of several such settings it is the one with the lowest `secondary` value; None where no setting
+    is allowed. All arrays are (settings,).
+    """
+    order = np.lexsort((secondary, primary))  # NumPy's last key counts first
+    allowed = order[is_allowed[order]]
+    return int(allowed[0]) if len(allowed) else None
 
 
 # With a guarantee.
 
 
 def losses(predictions: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
-    """1 where full depth is right and the early exit wrong, else 0: (settings, examples).
+    """Return 1 where full depth is right and the early exit wrong, else 0: (settings, examples).
 
-    Its mean, the risk, is an upper bound of the drop of accuracy, which also credits the examples
-    that early exit puts right. The drop's own loss in {-1, 0, 1} has no exact test, and the general
-    bounds need several times the examples; this one is a coin, and the binomial test of a coin is
-    exact.
+    The mean, which is the risk, is an upper bound of the drop of accuracy: that also credits the
+    examples that early exit puts right. The loss whose mean is the drop itself is −1, 0 or 1; it
+    has no exact test, and the general bounds need several times the examples. A loss of 0 or 1 is
+    a Bernoulli variable, for which the binomial test is exact.
+
+    predictions: (layers, examples) class ids; labels: (examples,); exit_layer: (settings,
+    examples), 1-based.
     """
-    early, full = at_exit(predictions, exit_layer), predictions[-1]
-    return ((full == labels) & (early != labels)).astype(float)
+    early = at_exit(predictions, exit_layer)
+    full_depth = predictions[-1]
+    is_lost = (full_depth == labels) & (early != labels)
+    return is_lost.astype(float)
 
 
-def certified(path_losses: np.ndarray, alpha: float, delta: float) -> int:
-    """Number of settings of a path, from its start, that have a risk ≤ α with probability ≥ 1 − δ.
+def count_certified(path_losses: np.ndarray, alpha: float, delta: float) -> int:
+    """Count the settings at the start of a path whose risk is certified to be at most α.
 
-    path_losses: (path, examples) of 0 or 1, in the order fixed beforehand. A p-value is the
-    probability of at most so many events when each of the examples has probability α. It is valid
-    for every risk above α, where few events are rarer still.
+    With probability ≥ 1 − δ all of them have such a risk. A p-value is the probability of at most
+    so many losses when each example is lost with probability α. It is valid for every risk above α,
+    where so few losses are rarer still.
+
+    path_losses: (path, examples) of 0 or 1, in the order fixed beforehand.
     """
-    p_values = binom.cdf(path_losses.sum(1), path_losses.shape[1], alpha)
-    rejected = p_values <= delta
-    return len(rejected) if rejected.all() else int(rejected.argmin())
+    examples = path_losses.shape[1]
+    p_values = binom.cdf(path_losses.sum(1), examples, alpha)
+    is_rejected = p_values <= delta
+    return len(is_rejected) if is_rejected.all() else int(is_rejected.argmin())
 
 
 def fixed_sequence(grid: Mapping[str, Sequence[float]], keys: Mapping[str, Key]) -> list[int]:
-    """A walk through a grid, the values of each key, from its deepest corner to its most eager one.
+    """Walk through a rule's settings from the deepest to the most eager: their numbers, in order.
 
-    All keys move from their deepest to their most eager value at once, one step of one key at a
-    time as far as their counts allow. It follows from the grid alone.
+    All keys go from their deepest to their most eager value at once, one step of one key at a time
+    as far as the numbers of their values allow. The walk follows from the grid alone.
+
+    Args:
+        grid: the values of each key, rising; settings are numbered with the last key fastest.
+        keys: which say whether low or high values let examples exit early.
     """
-    lengths = list(map(len, grid.values()))
+    lengths = [len(values) for values in grid.values()]
+    if not lengths:
+        return [0]  # a rule without keys has one setting
     steps = max(1, sum(length - 1 for length in lengths))
     walk = []
     for step in range(steps + 1):
-        corner = []
-        for key, length in zip(grid, lengths, strict=True):
-            moved = (2 * step * (length - 1) + steps) // (2 * steps)  # rounded
-            corner.append(length - 1 - moved if keys[key].eager_when_low else moved)
-        walk.append(int(np.ravel_multi_index(corner, lengths)) if lengths else 0)
-    return list(dict.fromkeys(walk))
+        places = []  # of each key's value in the grid
+        for name, length in zip(grid, lengths, strict=True):
+            last = length - 1
+            place = (2 * step * last + steps) // (2 * steps)  # last · step / steps, rounded
+            places.append(last - place if keys[name].eager_when_low else place)
+        walk.append(int(np.ravel_multi_index(places, lengths)))
+    return list(dict.fromkeys(walk))  # without repetitions: a step may round to the one before
 
 
-class Choice(NamedTuple):
-    """Outcome of picking: a setting's number, None when none qualifies, and how it was chosen."""
-
-    setting: int | None
-    reason: str
-
-
-def control_risk(
-    swept: Sweep, rules: Sequence[str], rows: np.ndarray, goal: Mapping[str, float]
-) -> Choice:
-    """The cheapest setting of `rules` whose risk is at most α with probability ≥ 1 − δ.
+def control_risk(swept: Sweep, rules: Sequence[str], rows: np.ndarray, goal: MaxRisk) -> Choice:
+    """Choose the cheapest setting of `rules` whose risk is at most α with probability ≥ 1 − δ.
 
     `rows` are the calibration examples, an independent draw of the data that the model will meet.
     See the module's docstring for the test and `losses` for the risk. Raises UserError for
-    scores, which are neither right nor wrong.
+    regression and for several labels, where an answer is not simply right or wrong.
     """
-    alpha, delta, examples = goal["risk"], goal["delta"], len(rows)
     if swept.task.is_regression or swept.task.multi_label:
         raise UserError(
             "--pick risk needs a task with classes, one an example; pick by max_drop or max_cost"
         )
-    share = delta / len(rules)
-    tested, passed = 0, []
+    examples = len(rows)
+    share_of_delta = goal.delta / len(rules)
     predictions, labels = swept.predictions[:, rows], swept.labels[rows]
     keys = swept.config.table.exit_keys
+    tested = 0
+    passed: list[int] = []
     for rule in rules:
         path = swept.of_rule(rule).start + np.array(fixed_sequence(swept.grids[rule], keys))
         path_losses = losses(predictions, labels, swept.exit_layer[path][:, rows])
+        count = count_certified(path_losses, goal.risk, share_of_delta)
         tested += len(path)
-        passed += [*path[: certified(path_losses, alpha, share)]]
+        passed += path[:count].tolist()
+    paths = "path" if len(rules) == 1 else "paths"
     reason = (
-        f"{len(passed)} of {tested} settings along {len(rules)} fixed "
-        f"path{'s' if len(rules) > 1 else ''} ({', '.join(rules)}) have a risk ≤ {alpha:g}, "
-        f"together with probability ≥ {1 - delta:g}, by {examples} calibration examples"
+        f"{len(passed)} of {tested} settings along {len(rules)} fixed {paths} "
+        f"({', '.join(rules)}) have a risk ≤ {goal.risk:g}, together with probability "
+        f"≥ {1 - goal.delta:g}, by {examples} calibration examples"
     )
     if passed:
         costs = swept.cost(swept.exit_layer[passed], rows)
-        return Choice(int(passed[costs.argmin()]), reason)
-    needed = math.ceil(math.log(share) / math.log1p(-alpha))
-    advice = "the deepest setting of the grid already fails: start --grid from deeper settings"
+        return Choice(passed[int(costs.argmin())], reason)
+    # Without a single loss the p-value is (1 − α)^examples.
+    needed = math.ceil(math.log(share_of_delta) / math.log1p(-goal.risk))
     if examples < needed:
         advice = (
             f"even a setting without a single loss needs {needed} examples to show this: raise "
             "--calibration_fraction, allow a higher risk or delta, or test fewer --rules"
         )
+    else:
+        advice = "the deepest setting of the grid already fails: start --grid from deeper settings"
     return Choice(None, f"{reason}; {advice}")
-
-
-def choose(
-    swept: Sweep, goal: Mapping[str, float], rules: Sequence[str], rows: np.ndarray
-) -> Choice:
-    """Choose what --pick asks for on the examples `rows`; a guarantee tests only `rules`."""
-    if "risk" in goal:
-        return control_risk(swept, rules, rows, goal)
-    metric, cost = (f(swept.exit_layer, rows) for f in (swept.main_metric, swept.cost))
-    ((name, limit),) = goal.items()
-    if name == "max_p95_ms":
-        slowest = swept.p95_ms(swept.exit_layer, rows)
-        return Choice(
-            first_allowed(slowest <= limit + TOLERANCE, -metric, slowest),
-            f"best setting with 95% of the answers within {limit:g} ms, one text at a time, by the "
-            "times of the recorded pass",
-        )
-    if name == "max_cost":
-        chosen = first_allowed(cost <= limit + TOLERANCE, -metric, cost)
-        return Choice(chosen, f"best setting at a cost of at most {limit:g}")
-    least = swept.main_metric(swept.truncations[-1:], rows)[0] - limit
-    chosen = first_allowed(metric >= least - TOLERANCE, cost, -metric)
-    return Choice(chosen, f"cheapest setting within {limit:g} of full depth")

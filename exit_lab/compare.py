@@ -1,303 +1,235 @@
-"""Rules and baselines at equal costs: chosen on some examples, measured on the others.
+"""Comparisons as Markdown tables: rules at equal costs, a choice held out, two models."""
 
-A method is a rule with all its settings, or a baseline: truncation stops everyone at one layer, the
-coin stops each example at one of two layers, the oracle stops it at its first right one. The best
-settings under each cost are chosen on the calibration part; their metric and cost are those of the
-report part. Intervals are 95% percentile intervals of a bootstrap that draws examples, and of a
-model's seeds these, too. All methods share the resamples, so that differences are paired.
-
-A metric is an array (…, 1 + resamples): its value first, then that in each resample.
-"""
-
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from answers.report import predictions_of
-from answers.sweep import BASELINES, COIN, FULL_DEPTH, ORACLE, TRUNCATION, Recording, Sweep
+from answers.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION, Recording, Sweep
+from elbert.configuration import EarlyExitConfig
 from elbert.onnx_file import labels_in
 from elbert.rules import scan_answers
 from elbert_base.errors import UserError
 from exit_lab.choice import TOLERANCE, Parts
-from glue.metrics import METRICS, bootstrap_weights, concave_hull, frontier, interval
+from exit_lab.estimates import estimate, widen_shares
+from exit_lab.frontiers import FrontierSet, Point, frontier_set
+from glue.metrics import METRICS, bootstrap_weights
 from runs.console import markdown_table
 from runs.files import RunFolder
 from runs.job import Job
 
 RESAMPLES = 1000  # of the intervals
 MOST_LIMITS = 6  # columns of a table
+NOTHING = "–"  # in a cell without a value
 
 
-@dataclass(frozen=True)
-class Frontier:
-    """One model's best settings of a method, by rising cost."""
-
-    allowed: np.ndarray  # the cost that they were chosen by, (points,)
-    cost: np.ndarray  # on the report part, (points,), or of its examples, (points, examples)
-    metric: np.ndarray  # on the report part, (points, 1 + resamples) or (points, examples)
-    settings: Sequence[int] | np.ndarray = ()  # their numbers, (points,)
-    mixes: bool = False  # does a coin between two settings give the costs between them?
-
-    def position(self, limit: float) -> float:
-        """The setting that answers under a cost limit; −1 where even the cheapest costs more.
-
-        2.3 is a coin's: setting 2 for 0.7 of the examples, setting 3 for the other 0.3.
-        """
-        found = int(np.searchsorted(self.allowed, limit + TOLERANCE, "right")) - 1
-        if not self.mixes or found < 0:
-            return found
-        return max(found, float(np.interp(limit, self.allowed, np.arange(len(self.allowed)))))
-
-
-def mixed(values: np.ndarray, position: float) -> np.ndarray:
-    """The value, (…), at a position between settings, of values (settings, …)."""
-    first, last = int(position), len(values) - 1
-    share = position - first
-    return (1 - share) * values[first] + share * values[min(first + 1, last)]
-
-
-def frontier_of(swept: Sweep, name: str, parts: Parts, drawn: np.ndarray) -> Frontier:
-    """A method's frontier on the calibration part, measured on the report part."""
-    exits, mixes = swept.exits_of(name), name in (COIN, ORACLE)
-    rows = parts.report if name == ORACLE else parts.calibration  # the oracle knows every label
-    cost = swept.cost(exits, rows)
-    best = (concave_hull if mixes else frontier)(cost, swept.main_metric(exits, rows))
-    return Frontier(
-        cost[best],
-        swept.cost(exits[best], parts.report),
-        swept.main_metric(exits[best], parts.report, drawn),
-        best,
-        mixes,
-    )
-
-
-class Point(NamedTuple):
-    """A method at a cost, on the report part."""
-
-    settings: Sequence[int] | np.ndarray  # one, or the two of a mixture
-    cost: float
-    metric: np.ndarray  # (1 + resamples,)
-
-
-class Estimate(NamedTuple):
-    """A value with its 95% interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def text(self, scale: float = 1, number: str = ".2f") -> str:
-        """ "0.45 [0.40, 0.50]": times `scale`, in a number format."""
-        return "{} [{}, {}]".format(*(format(scale * part, number) for part in self))
-
-    def points(self, scale: float = 100, number: str = "+.1f") -> str:
-        """A difference in points; bold where the interval leaves out 0, by more than rounding."""
-        clear = self.low > TOLERANCE or self.high < -TOLERANCE
-        return f"**{self.text(scale, number)}**" if clear else self.text(scale, number)
-
-
-def estimate(metric: np.ndarray) -> Estimate:
-    """The value of a metric (1 + resamples,), and its 95% interval."""
-    return Estimate(*map(float, (metric[0], *interval(metric))))
-
-
-def widened(shares: np.ndarray) -> np.ndarray:
-    """Spread the models' shares in each resample, (resamples, models), by √(n/(n−1)).
-
-    Drawn plainly, n models differ from their own mean by (n−1)/n of the variance that others would
-    have (Davison and Hinkley 1997, section 2.3): a third too little for three seeds.
-    """
-    count = shares.shape[1]
-    return 1 / count + np.sqrt(count / max(1, count - 1)) * (shares - 1 / count)
-
-
-@dataclass(frozen=True)
-class FrontierSet:
-    """All methods' frontiers of a model, by name; they share examples and resamples."""
-
-    frontiers: dict[str, Frontier]
-    drawn: np.ndarray  # how often each resample takes each example, (1 + resamples, examples)
-    layers: int
-    parts: Parts
-
-    @property
-    def rules(self) -> list[str]:
-        """The methods that are no baselines."""
-        return [name for name in self.frontiers if name not in BASELINES]
-
-    def at(self, name: str, limit: float) -> Point:
-        """A method's result at a cost limit that it reaches.
-
-        A mixture costs exactly the limit. Its metric is linear in it: of a metric that is no mean
-        over the examples, that of a coin thrown once for all of them.
-        """
-        one = self.frontiers[name]
-        position = one.position(limit)
-        settings = one.settings[int(position) : math.ceil(position) + 1]
-        cost = float(mixed(one.cost, position))
-        return Point(settings, cost, mixed(one.metric, position))
-
-    def over_coin(self, point: Point) -> Estimate:
-        """The point's metric less that of the coin at the same cost, paired."""
-        return estimate(point.metric - self.at(COIN, point.cost).metric)
-
-    def efficiency(self, point: Point) -> Estimate | None:
-        """Exit efficiency η = (rule − coin) / (oracle − coin) at the point's own cost.
-
-        1: every example exits where it should; 0: a coin would do. None where the oracle is no
-        better than the coin.
-        """
-        coin, oracle = self.at(COIN, point.cost).metric, self.at(ORACLE, point.cost).metric
-        defined = oracle - coin > TOLERANCE
-        if not defined[0]:
-            return None
-        return estimate(((point.metric - coin)[defined]) / (oracle - coin)[defined])
-
-
-def frontier_set(
-    swept: Sweep, parts: Parts, resamples: int, seed: int, names: Sequence[str] = ()
-) -> FrontierSet:
-    """The frontiers of `names` (default: every rule and baseline)."""
-    drawn = bootstrap_weights(len(parts.report), resamples, seed)
-    names = names or [*swept.grids, *BASELINES]
-    frontiers = {name: frontier_of(swept, name, parts, drawn) for name in names}
-    return FrontierSet(frontiers, drawn, swept.num_layers, parts)
-
-
-# As tables.
-
-
-def points_at(found: FrontierSet, name: str, limits: Sequence[float]) -> list[Point | None]:
-    """A method's best setting at or under each cost limit; None of none. Full depth has one."""
-    if name == FULL_DEPTH:
-        return [found.at(name, 1.0)] * len(limits)
-    front = found.frontiers[name]
-    return [found.at(name, x) if front.position(x) >= 0 else None for x in limits]
+# Rules and baselines at equal costs.
 
 
 def write_comparison(swept: Sweep, parts: Parts, seed: int, output: Path) -> None:
-    """Print the comparison, and write it as compare.md."""
-    found, task = frontier_set(swept, parts, RESAMPLES, seed), swept.task
-    # The costs of truncation after some layers, closer where costs are low.
-    depths = np.geomspace(1, max(1, found.layers - 1), MOST_LIMITS).round()
-    limits, shown = (np.unique(depths) / found.layers).tolist(), [*found.rules, TRUNCATION]
-    points = {name: points_at(found, name, limits) for name in found.frontiers}
-    columns = ["", *(f"cost ≤ {limit:.2f}" for limit in limits)]
-    text = (
-        f"{task.shown_name}, 100 × {task.primary_metric}: best setting at or under each cost, "
-        f"chosen on {len(parts.calibration)} examples, reported on the other {len(parts.report)} "
-        "[95% interval, drawing examples] at its cost there.\n"
-    )
-
-    def efficiency(point: Point) -> str:
-        share = found.efficiency(point)
-        return share.text() if share else "–"
-
-    for heading, names, write in (
-        ("", points, lambda x: f"{estimate(x.metric).text(100, '.1f')} at {x.cost:.2f}"),
-        (
-            f"Less the {COIN} at the same cost, in points (paired; bold: the interval leaves out "
-            "0):\n\n",
-            shown,
-            lambda x: found.over_coin(x).points(),
-        ),
-        (
-            f"Exit efficiency: what a rule gains over the {COIN}, as a share of what the {ORACLE} "
-            "gains at the same cost:\n\n",
-            shown,
-            efficiency,
-        ),
-    ):
-        rows = [[name, *(write(x) if x else "–" for x in points[name])] for name in names]
-        text += f"\n{heading}{markdown_table(columns, rows)}\n"
+    """Print the comparison, and write it into `output` as compare.md."""
+    text = comparison(swept, frontier_set(swept, parts, RESAMPLES, seed))
     RunFolder(output).write_text("compare.md", text)
     print(f"\n{text}")
 
 
-def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
-    """Report a setting on both parts, and whether it beats a coin between two layers that
-    costs as much, compared on the report part: as Markdown."""
-    found = frontier_set(swept, parts, RESAMPLES, seed, (COIN, ORACLE))
-    both, main = swept.exit_layer[setting][None], swept.task.primary_metric
-    both = np.concatenate([both, swept.truncations[-1:]])  # and full depth
-    calibration = swept.metrics(both, parts.calibration)
-    report = swept.metrics(both, parts.report, found.drawn)
-    rows: list[tuple[str, ...]] = []
-    for name, (early, full) in report.items():
-        here, deep = calibration[name]
-        drop = f"{name}, drop from full depth"
-        for row, number, metric in ((name, here, early), (drop, deep - here, full - early)):
-            value, low, high = estimate(metric)
-            rows.append((row, f"{number:.4f}", f"{value:.4f}", f"{low:.4f} … {high:.4f}"))
-    costs = [swept.cost(both, part)[0] for part in parts]
-    rows.append(("computation cost", *(f"{cost:.4f}" for cost in costs), ""))
-    if swept.seconds is not None:
-        slowest = [swept.p95_ms(both, part)[0] for part in parts]
-        rows.append(("p95 latency, ms (recorded)", *(f"{ms:.2f}" for ms in slowest), ""))
-    heads = [f"{name} ({len(part)})" for name, part in zip(Parts._fields, parts, strict=True)]
-    point = Point([setting], costs[1], report[main][0])
-    layers = " or ".join(f"layer {n + 1}" for n in found.at(COIN, costs[1]).settings)
-    efficiency, (value, low, high) = found.efficiency(point), found.over_coin(point)
-    share = "–" if efficiency is None else efficiency.text()
-    verdict = "Better than" if low > TOLERANCE else "Not shown to be better than"
+def comparison(swept: Sweep, fronts: FrontierSet) -> str:
+    """Compare all methods at equal costs: as Markdown, with three tables."""
+    task, parts = swept.task, fronts.parts
+    limits = cost_limits(fronts.layers)
+    points = {name: points_within(fronts, name, limits) for name in fronts.frontiers}
+    rules_and_truncation = {name: points[name] for name in (*fronts.rules, TRUNCATION)}
+
+    def metric_text(point: Point) -> str:
+        return f"{estimate(point.metric).text(100, '.1f')} at {point.cost:.2f}"
+
+    def gain_text(point: Point) -> str:
+        return fronts.gain_over_mixture(point).difference_text()
+
+    def efficiency_text(point: Point) -> str:
+        efficiency = fronts.efficiency(point)
+        return efficiency.text() if efficiency else NOTHING
+
     return (
-        f"{markdown_table(['', *heads, '95% interval'], rows)}\n\n"
+        f"{task.shown_name}, 100 × {task.primary_metric}: best setting at or under each cost, "
+        f"chosen on {len(parts.calibration)} examples, reported on the other {len(parts.report)} "
+        "[95% interval, drawing examples] at its cost there.\n"
+        f"\n{table_of_points(limits, points, metric_text)}\n"
+        f"\nLess the {RANDOM_MIXTURE} at the same cost, in points (paired; bold: the interval "
+        f"leaves out 0):\n\n{table_of_points(limits, rules_and_truncation, gain_text)}\n"
+        f"\nExit efficiency: what a rule gains over the {RANDOM_MIXTURE}, as a share of what the "
+        f"{ORACLE} gains at the same cost:\n\n"
+        f"{table_of_points(limits, rules_and_truncation, efficiency_text)}\n"
+    )
+
+
+def cost_limits(layers: int) -> list[float]:
+    """List the cost limits of a comparison: costs of truncation, closer where costs are low."""
+    depths = np.geomspace(1, max(1, layers - 1), MOST_LIMITS).round()
+    return (np.unique(depths) / layers).tolist()
+
+
+def points_within(fronts: FrontierSet, name: str, limits: Sequence[float]) -> list[Point | None]:
+    """List a method's best points at or under each cost limit; None where there is none.
+
+    Full depth, which has one cost, stands under every limit as what the others are compared with.
+    """
+    if name == FULL_DEPTH:
+        return [fronts.at(name, 1.0)] * len(limits)
+    return [fronts.frontiers[name].within(limit) for limit in limits]
+
+
+def table_of_points(
+    limits: Sequence[float],
+    points: Mapping[str, Sequence[Point | None]],
+    cell_text: Callable[[Point], str],
+) -> str:
+    """Format a row a method, a column a cost limit, with `cell_text` of each point."""
+    columns = ["", *(f"cost ≤ {limit:.2f}" for limit in limits)]
+    rows = []
+    for name, points_of_method in points.items():
+        cells = [cell_text(point) if point else NOTHING for point in points_of_method]
+        rows.append([name, *cells])
+    return markdown_table(columns, rows)
+
+
+# A choice.
+
+
+def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
+    """Report a setting on both parts of the examples: as Markdown.
+
+    It ends with whether the setting beats a random mixture of two layers that costs as much, on the
+    report part.
+    """
+    fronts = frontier_set(swept, parts, RESAMPLES, seed, (RANDOM_MIXTURE, ORACLE))
+    full_depth = swept.truncations[-1:]
+    exits = np.concatenate([swept.exit_layer[setting][None], full_depth])  # (2, examples)
+    calibration = swept.metrics(exits, parts.calibration)  # (2,) each
+    report = swept.metrics(exits, parts.report, fronts.resample_weights)  # (2, 1 + resamples) each
+    rows = []
+    for name, (early, full) in report.items():
+        calibration_early, calibration_full = calibration[name]
+        drop = calibration_full - calibration_early
+        rows.append(held_out_row(name, calibration_early, early))
+        rows.append(held_out_row(f"{name}, drop from full depth", drop, full - early))
+    costs = [float(swept.cost(exits, part)[0]) for part in parts]
+    rows.append(["computation cost", *(f"{cost:.4f}" for cost in costs), ""])
+    if swept.seconds is not None:
+        p95_ms = [swept.p95_ms(exits, part)[0] for part in parts]
+        rows.append(["p95 latency, ms (recorded)", *(f"{ms:.2f}" for ms in p95_ms), ""])
+    columns = [
+        "",
+        f"calibration ({len(parts.calibration)})",
+        f"report ({len(parts.report)})",
+        "95% interval",
+    ]
+    main_metric = swept.task.primary_metric
+    _, report_cost = costs
+    point = Point([setting], report_cost, report[main_metric][0])
+    verdict = verdict_on(fronts, point, main_metric)
+    return f"{markdown_table(columns, rows)}\n\n{verdict}"
+
+
+def held_out_row(name: str, calibration: float, report: np.ndarray) -> list[str]:
+    """Format a metric on both parts; report: (1 + resamples,)."""
+    value, low, high = estimate(report)
+    return [name, f"{calibration:.4f}", f"{value:.4f}", f"{low:.4f} … {high:.4f}"]
+
+
+def verdict_on(fronts: FrontierSet, point: Point, metric_name: str) -> str:
+    """Say whether a point beats the random mixture of two layers that costs as much."""
+    mixture = fronts.at(RANDOM_MIXTURE, point.cost)
+    layers = " or ".join(f"layer {number + 1}" for number in mixture.settings)
+    gain = fronts.gain_over_mixture(point)
+    efficiency = fronts.efficiency(point)
+    efficiency_text = efficiency.text() if efficiency else NOTHING
+    verdict = "Better than" if gain.low > TOLERANCE else "Not shown to be better than"
+    return (
         f"{verdict} a coin that stops each example at {layers} for the same cost, "
-        f"{costs[1]:.4f}:\n"
-        f"  {main} {value:+.4f} [{low:+.4f}, {high:+.4f}]\n"
-        f"  exit efficiency, its gain over the coin as a share of the oracle's: {share}\n"
+        f"{point.cost:.4f}:\n"
+        f"  {metric_name} {gain.text(number_format='+.4f')}\n"
+        "  exit efficiency, its gain over the coin as a share of the oracle's: "
+        f"{efficiency_text}\n"
     )
 
 
 # Two models.
 
 
-def measured(job: Job, recording: Recording, drawn: np.ndarray) -> dict[str, np.ndarray]:
-    """Every metric and cost of a model under its own rule, (1 + resamples,) each.
+def compare_two_models(sides: Mapping[str, Sequence[tuple[Job, Recording]]], seed: int) -> str:
+    """Compare two models on the same examples, each under its own rule: as Markdown.
 
-    drawn: (1 + resamples, examples), how often each resample takes each example.
-    """
-    config, labels = job.config, recording.labels
-    answers, exits = scan_answers(config.exit_rule(), recording.tensors)
-    found = predictions_of(answers, job.task.multi_label)[None]
-    metrics = METRICS[job.task.metric](found, labels, drawn.astype(float))
-    flops = map(config.early_exit_flops, job.features.lengths.tolist(), exits.tolist())
-    costs = {
-        "computation cost": exits.numpy() / config.num_hidden_layers,
-        "GFLOPs per example": np.array([*flops]) / 1e9,
-    }
-    means = {name: drawn @ each / len(labels) for name, each in costs.items()}
-    return {name: values[0] for name, values in metrics.items()} | means
+    sides: the two models by name. Several models under one name are its seeds: their mean is
+    compared, and the intervals draw seeds as well as examples.
 
-
-def two_models(sides: Mapping[str, Sequence[tuple[Job, Recording]]], seed: int) -> str:
-    """Compare two models, by name, on the same examples, each under its own rule: as Markdown.
-
-    Several of one name are its seeds, of which the mean counts; an interval draws them, too.
     Raises UserError for models whose labels stand in another order.
     """
-    jobs = [job for job, _ in chain(*sides.values())]
+    jobs = [job for job, _ in chain.from_iterable(sides.values())]
     task, count = jobs[0].task, len(jobs[0].features)
-    if not task.folder and len({str(labels_in(job.config)) for job in jobs}) > 1:
+    label_orders = {str(labels_in(job.config)) for job in jobs}
+    if not task.folder and len(label_orders) > 1:  # GLUE's labels have one order
         raise UserError(f"--compare {' '.join(sides)}: the models' labels differ")
-    drawn, means = bootstrap_weights(count, RESAMPLES, seed), []
+    resample_weights = bootstrap_weights(count, RESAMPLES, seed)
+    measures_of_sides = []
     for number, models in enumerate(sides.values(), start=1):
-        found = [measured(*model, drawn) for model in models]
-        shares = widened(bootstrap_weights(len(found), RESAMPLES, seed + number) / len(found)).T
-        means.append({x: (np.array([one[x] for one in found]) * shares).sum(0) for x in found[0]})
+        measures = [measure(job, recording, resample_weights) for job, recording in models]
+        measures_of_sides.append(mean_over_seeds(measures, seed + number))
+    first_side, second_side = measures_of_sides
     rows = []
-    for name, first in means[0].items():
-        second = means[1][name]
-        values = [estimate(side).text(number=".4f") for side in (first, second)]
-        rows.append((name, *values, estimate(second - first).points(1, "+.4f")))
-    names = [f"mean of {len(x)} seeds, {name}" if len(x) > 1 else name for name, x in sides.items()]
-    head = (f"{task.shown_name}, {count} examples", *names, "second − first")
+    for name, first in first_side.items():
+        second = second_side[name]
+        texts = [estimate(side).text(number_format=".4f") for side in (first, second)]
+        difference = estimate(second - first).difference_text(1, "+.4f")
+        rows.append([name, *texts, difference])
+    columns = [f"{task.shown_name}, {count} examples"]
+    for name, models in sides.items():
+        columns.append(name if len(models) == 1 else f"mean of {len(models)} seeds, {name}")
+    columns.append("second − first")
     return (
-        f"{markdown_table(head, rows)}\n\n"
+        f"{markdown_table(columns, rows)}\n\n"
         "[95% interval; paired: both models answer the examples drawn; bold: it leaves out 0]"
     )
+
+
+def measure(job: Job, recording: Recording, resample_weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Measure every metric and cost of a model under its own rule, (1 + resamples,) each, by name.
+
+    resample_weights: how often each resample has each example, (1 + resamples, examples).
+    """
+    config: EarlyExitConfig = job.config
+    labels = recording.labels
+    logits, exit_layer = scan_answers(config.exit_rule(), recording.tensors)
+    answers = predictions_of(logits, job.task.multi_label)[None]  # of one setting
+    metrics = METRICS[job.task.metric](answers, labels, resample_weights.astype(float))
+    measures = {name: values[0] for name, values in metrics.items()}
+    lengths = job.features.lengths.tolist()  # in tokens
+    flops = [
+        config.early_exit_flops(length, layer)
+        for length, layer in zip(lengths, exit_layer.tolist(), strict=True)
+    ]
+    costs = {
+        "computation cost": exit_layer.numpy() / config.num_hidden_layers,
+        "GFLOPs per example": np.array(flops) / 1e9,
+    }
+    for name, cost in costs.items():
+        measures[name] = resample_weights @ cost / len(labels)
+    return measures
+
+
+def mean_over_seeds(
+    measures: Sequence[Mapping[str, np.ndarray]], seed: int
+) -> dict[str, np.ndarray]:
+    """Average the measures of one model's seeds; each resample draws the seeds anew.
+
+    measures: of each of the model's seeds, (1 + resamples,) each, by name. seed: of the resamples.
+    """
+    shares = bootstrap_weights(len(measures), RESAMPLES, seed) / len(measures)
+    shares = widen_shares(shares).T  # (models, 1 + resamples)
+    means = {}
+    for name in measures[0]:
+        values = np.array([of_one_model[name] for of_one_model in measures])
+        means[name] = (values * shares).sum(0)
+    return means

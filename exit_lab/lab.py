@@ -2,10 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,34 +10,31 @@ import numpy as np
 from accelerate import Accelerator
 
 from answers.figures import save_figure
-from answers.predict import is_main, run_all
+from answers.predict import is_main
 from answers.scores import remarks
-from answers.sweep import (
-    Grids,
-    Recording,
-    Sweep,
-    make_grids,
-    sweep,
-    sweepable,
-)
+from answers.sweep import Grids, Recording, Sweep, make_grids, sweep, sweepable
+from elbert.configuration import EarlyExitConfig
 from elbert.cpu_packing import cast_layers, dtype_of
 from elbert.rules import certainty, exit_scores, scan
 from elbert_base.errors import UserError
-from elbert_base.exit_settings import EXIT_FILE, Setting, describe
-from elbert_base.files import read_json, resolve_within
-from exit_lab.choice import Choice, Parts, choose, split
-from exit_lab.compare import frontier_set, held_out_report, two_models, write_comparison
-from exit_lab.explorer import explorer_page
+from elbert_base.exit_settings import Setting
+from elbert_base.files import resolve_within
+from exit_lab.choice import Parts, choose, split
+from exit_lab.compare import compare_two_models, write_comparison
+from exit_lab.exit_file import save_choice
+from exit_lab.explorer import PageInfo, explorer_page
 from exit_lab.figures import frontier_figure
-from exit_lab.learnt import fit_weights
+from exit_lab.frontiers import frontier_set
+from exit_lab.learnt import fit_learnt
 from exit_lab.recording import RECORDING, load_or_record
 from exit_lab.settings import SweepRequest
 from exit_lab.tables import write_tables
+from exit_lab.verify import verify
 from glue.metrics import at_exit
 from glue.tasks import Example, Split, Task
 from modes import trained_mode
 from modes.base import Mode
-from runs.files import RunFolder, write_json
+from runs.files import RunFolder
 from runs.flags import as_dict
 from runs.folder import check_finished
 from runs.job import Job, find_task, open_job
@@ -51,7 +45,7 @@ BAND_RESAMPLES = 400  # of a figure's intervals
 
 @dataclass(frozen=True)
 class Lab:
-    """Model, data and recording of one sweep."""
+    """A trained model on its dev set, and what is to be swept."""
 
     request: SweepRequest
     directory: Path  # of the model
@@ -62,35 +56,14 @@ class Lab:
     grids: Grids
 
     @property
-    def config(self) -> Any:
-        return self.job.config
+    def seed(self) -> int:
+        """Seed of the split, of resamples and of samples."""
+        return self.request.data.seed
 
-    @cached_property
-    def recording(self) -> Recording:
-        return load_or_record(self.output, self.job)
-
-    @cached_property
-    def swept(self) -> Sweep:
-        """The sweep, of a rule `learnt` that is fitted first where --rules names it."""
-        if "learnt" in (self.request.sweep.rules or ()):
-            rows = self.parts.calibration
-            self.config.learnt_weights = fit_weights(self.config, self.recording, rows)
-        return sweep(self.config, self.grids, self.recording, self.job.task)
-
-    @cached_property
+    @property
     def parts(self) -> Parts:
-        """The examples that choose, and those on which choices and comparisons are shown."""
-        data, _, choice = self.request
-        return split(len(self.examples), choice.calibration_fraction, data.seed)
-
-    def own_setting(self) -> Setting:
-        """The rule as the model has it configured, and the keys that it reads.
-
-        A rule that cannot be swept gives way to the first that can.
-        """
-        if self.config.exit_rule().never_exits:
-            return self.config.keys_read(**{self.config.rule_key: sweepable(self.config)[0]})
-        return self.config.keys_read()
+        """The examples that choose, and those that report; UserError where there are too few."""
+        return split(len(self.examples), self.request.choice.calibration_fraction, self.seed)
 
 
 def run(request: SweepRequest) -> None:
@@ -101,20 +74,21 @@ def run(request: SweepRequest) -> None:
     if request.sweep.verify and accelerator.num_processes > 1:
         raise UserError("--verify needs one process: give it without torchrun")
     task = find_task(data, request.folders[0])
+    # All models are opened before any is recorded: what is wrong with the flags is said at once.
     labs = {folder: open_lab(request, folder, task, accelerator) for folder in request.folders}
-    for lab in labs.values():  # all processes; the main one goes on
-        lab.recording  # noqa: B018
+    # All processes share the recording. The main one does the rest alone.
+    recordings = {folder: load_or_record(lab.output, lab.job) for folder, lab in labs.items()}
     if not is_main():
         return
     if choice.compare:
-        found = {folder: (lab.job, lab.recording) for folder, lab in labs.items()}
-        sides = {x: [found[y] for y in ys] for x, ys in choice.models().items()}
-        print(f"\n{two_models(sides, data.seed)}")
+        sides = {}
+        for name, folders in choice.models().items():
+            sides[name] = [(labs[folder].job, recordings[folder]) for folder in folders]
+        print(f"\n{compare_two_models(sides, data.seed)}")
         return
     (lab,) = labs.values()
-    sweep_model(lab, choice.goal())
-    if choice.compare is not None:
-        write_comparison(lab.swept, lab.parts, data.seed, lab.output)
+    (recording,) = recordings.values()
+    sweep_model(lab, recording)
 
 
 def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Accelerator) -> Lab:
@@ -123,10 +97,8 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
     Raises UserError for an unknown rule, key or value of a grid, before minutes go into a
     recording.
     """
-    data, wanted = request.data, request.sweep
-    output = Path(data.output_dir or Path(os.path.abspath(directory), "sweep"))
-    if not (data.output_dir or resolve_within(output.parent, output.name)):
-        raise UserError(f"{output} leads out of {output.parent}: give --output_dir")
+    data, flags = request.data, request.sweep
+    output = output_folder(directory, data.output_dir)
     check_finished(directory, "run_glue.py")
     mode = trained_mode(directory)
     mode.check_has_rules()
@@ -142,106 +114,129 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
         flags=as_dict(*request),
         batch_size=data.batch_size,
     )
-    cast_layers(job.model, dtype_of(wanted.dtype, accelerator.device))
-    config = job.config
-    rules = list(dict.fromkeys(wanted.rules or sweepable(config)))
-    values = {key: text for key, _, text in (item.partition("=") for item in wanted.grid)}
-    grids = make_grids(config, rules, values)
-    examples = list(dev.examples(data.max_eval_samples))
-    return Lab(request, directory, output, mode, job, examples, grids)
+    cast_layers(job.model, dtype_of(flags.dtype, accelerator.device))
+    config: EarlyExitConfig = job.config
+    rules = list(dict.fromkeys(flags.rules or sweepable(config)))
+    grid_texts = {}
+    for item in flags.grid:
+        key, _, text = item.partition("=")
+        grid_texts[key] = text
+    return Lab(
+        request=request,
+        directory=directory,
+        output=output,
+        mode=mode,
+        job=job,
+        examples=list(dev.examples(data.max_eval_samples)),
+        grids=make_grids(config, rules, grid_texts),
+    )
 
 
-def sweep_model(lab: Lab, goal: Mapping[str, float]) -> None:
-    """Sweep one model, choose for a `goal`, and write what there is to see."""
-    flags, swept = lab.request.sweep, lab.swept
-    setting, choice = lab.own_setting(), None
+def output_folder(directory: Path, output_dir: str | None) -> Path:
+    """Return the folder of the results: --output_dir, by default `sweep` in the model's folder.
+
+    Raises UserError for a link there that leads out of the model's folder.
+    """
+    if output_dir:
+        return Path(output_dir)
+    model_folder = Path(os.path.abspath(directory))
+    if not resolve_within(model_folder, "sweep"):
+        raise UserError(f"{model_folder / 'sweep'} leads out of {model_folder}: give --output_dir")
+    return model_folder / "sweep"
+
+
+def sweep_model(lab: Lab, recording: Recording) -> None:
+    """Sweep one model, pick a setting where --pick asks for one, and write all results."""
+    flags, goal = lab.request.sweep, lab.request.choice.goal()
+    config: EarlyExitConfig = lab.job.config
+    if flags.fits_learnt:
+        config = fit_learnt(config, recording, lab.parts.calibration)
+    swept = sweep(config, lab.grids, recording, lab.job.task)
+    start, choice = own_setting(config), None  # start: the setting that the explorer shows first
     if goal:
         # Every rule costs a share of delta, so without --rules only the model's own is tested.
-        rules = flags.rules or [setting[lab.config.rule_key]]
+        rules = flags.rules or [start[config.rule_key]]
         choice = choose(swept, goal, rules, lab.parts.calibration)
-        setting = setting if choice.setting is None else swept.settings[choice.setting]
+        if choice.setting is not None:
+            start = swept.settings[choice.setting]
     lab.job.check_unchanged()
     results = RunFolder(lab.output)
     results.remove(results.read_list().keys() - {RECORDING})  # of an earlier sweep
     results.write_json("provenance.json", lab.job.origin.provenance.as_json())
     write_tables(swept, lab.output)
     if flags.verify:
-        verify(lab, flags.verify)
+        verify(lab.job, lab.mode, swept, flags.verify, lab.seed, lab.output / RECORDING)
     if not flags.tables_only:
-        write_figures(lab, setting)
+        write_figures(lab, recording, swept, start)
     if choice:
-        save_choice(lab, choice)
+        save_choice(lab.directory, lab.job, swept, choice, lab.parts, lab.seed)
+    if lab.request.choice.compare is not None:
+        write_comparison(swept, lab.parts, lab.seed, lab.output)
 
 
-def verify(lab: Lab, count: int) -> None:
-    """Run random settings with early exit, one example at a time; exit layers must be equal.
+def own_setting(config: EarlyExitConfig) -> Setting:
+    """Return the rule as the model has it configured, with the keys that it reads.
 
-    Raises UserError naming the first setting and example that differ.
+    A rule that cannot be swept gives way to the first that can.
     """
-    swept, config = lab.swept, lab.config
-    count, before = min(count, len(swept.settings)), config.exit_keys()
-    rng = np.random.default_rng(lab.request.data.seed)
-    for number in rng.choice(len(swept.settings), count, replace=False):
-        setting = swept.settings[number]
-        config.update({**before, **setting})
-        try:
-            found = run_all(replace(lab.job, batch_size=1), lab.mode.run)["exit_layer"].numpy()
-        finally:
-            config.update(before)
-        if (found != swept.exit_layer[number]).any():
-            row = int((found != swept.exit_layer[number]).argmax())
-            raise UserError(
-                f"{describe(setting)}: example {row} exits at layer {found[row]} in a real run, by "
-                f"the recording at {swept.exit_layer[number, row]}. Where that is rounding, delete "
-                f"{lab.output / RECORDING} and record again, with --batch_size 1"
-            )
-    print(f"verified {count} settings at batch size 1: every exit layer is equal")
+    if config.exit_rule().never_exits:
+        return config.keys_read(**{config.rule_key: sweepable(config)[0]})
+    return config.keys_read()
 
 
-def write_figures(lab: Lab, setting: Setting) -> None:
-    """Write the figure, and the explorer, which opens at `setting`."""
-    task, swept, setting = lab.job.task, lab.swept, lab.config.keys_read(**setting)
-    exits = scan(lab.config.exit_rule(**setting), lab.recording.tensors).numpy()
-    scores = exit_scores(lab.recording.tensors["all_logits"], task.multi_label)
-    confidence = certainty(scores, task.multi_label).numpy()
-    found = frontier_set(swept, lab.parts, BAND_RESAMPLES, lab.request.data.seed)
-    results = RunFolder(lab.output)
-    save_figure(frontier_figure(found, task), lab.output / "frontier.png", results)
-    same = (i for i, one in enumerate(swept.settings) if one.items() <= setting.items())
-    start = next(same, int((swept.exit_layer == exits).sum(1).argmax()))  # or which agrees most
-    read = {name for rule in lab.grids for name in lab.config.exit_rules()[rule].reads}
-    read -= {*chain(*lab.grids.values())}
-    about = {
-        "title": f"Exit explorer: {task.shown_name}, {lab.directory.name}",
-        "start": start,
-        "fixed": {name: x for name, x in lab.config.exit_keys().items() if name in read},
-        "command": f"python run_glue.py --do_eval --output_dir {shlex.quote(str(lab.directory))}",
-        "remarks": remarks(
-            task, at_exit(swept.predictions, exits), swept.labels, exits, swept.num_layers
-        ),
-    }
-    page = explorer_page(swept, lab.examples, confidence, about, lab.request.data.seed)
+def write_figures(lab: Lab, recording: Recording, swept: Sweep, start: Setting) -> None:
+    """Write frontier.png and explorer.html, which opens at the setting `start`."""
+    task, results = lab.job.task, RunFolder(lab.output)
+    fronts = frontier_set(swept, lab.parts, BAND_RESAMPLES, lab.seed)
+    save_figure(frontier_figure(fronts, task), lab.output / "frontier.png", results)
+    scores = exit_scores(recording.tensors["all_logits"], task.multi_label)
+    page = explorer_page(
+        swept,
+        lab.examples,
+        confidence=certainty(scores, task.multi_label).numpy(),
+        info=page_info(lab, recording, swept, start),
+        seed=lab.seed,
+    )
     results.write_text("explorer.html", page)
     print(f"frontier.png and explorer.html: {lab.output}")
 
 
-def save_choice(lab: Lab, choice: Choice) -> None:
-    """Print the setting that was chosen, and make it what the next evaluation uses, by
-    exit_config.json; UserError when there is none."""
-    if choice.setting is None:
-        raise UserError(f"no setting qualifies: {choice.reason}; exit_config.json not written")
-    setting = lab.config.keys_read(**lab.swept.settings[choice.setting])
-    print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
-    print(held_out_report(lab.swept, choice.setting, lab.parts, lab.request.data.seed))
-    lab.job.check_unchanged()
-    path, config_path = lab.directory / EXIT_FILE, lab.directory / "config.json"
-    old = read_json(path) if path.is_file() and path.read_bytes().strip() else {}
-    kept = {name: value for name, value in old.items() if name not in lab.config.table.exit_keys}
-    origin = {"provenance": lab.job.origin.provenance.as_json()}
-    write_json(path, {**kept, **setting, **origin})
-    print(f"written to {path}; the next evaluation of {lab.directory} uses it")
-    config = read_json(config_path)
-    pointed = config.get("exit_config_path")
-    if pointed and pointed != path.name:
-        write_json(config_path, {**config, "exit_config_path": path.name})
-        print(f"{config_path}: exit_config_path {pointed!r} -> {path.name!r}")
+def page_info(lab: Lab, recording: Recording, swept: Sweep, start: Setting) -> PageInfo:
+    """Collect what explorer.html says beside the sweep; it opens at the setting `start`."""
+    task, config = lab.job.task, swept.config
+    setting = config.keys_read(**start)
+    exits = scan(config.exit_rule(**setting), recording.tensors).numpy()
+    answers = at_exit(swept.predictions, exits)
+    return PageInfo(
+        title=f"Exit explorer: {task.shown_name}, {lab.directory.name}",
+        start=closest_setting(swept, setting, exits),
+        fixed=fixed_keys(swept),
+        command=f"python run_glue.py --do_eval --output_dir {shlex.quote(str(lab.directory))}",
+        remarks=remarks(task, answers, swept.labels, exits, swept.num_layers),
+    )
+
+
+def closest_setting(swept: Sweep, setting: Setting, exits: np.ndarray) -> int:
+    """Return the number of a setting in the sweep, or of the swept setting most like it.
+
+    That is the one under which most examples exit at the same layer as under the setting.
+
+    exits: exit layers under the setting, (examples,).
+    """
+    for number, candidate in enumerate(swept.settings):
+        if candidate.items() <= setting.items():
+            return number
+    same_exits = (swept.exit_layer == exits).sum(1)
+    return int(same_exits.argmax())
+
+
+def fixed_keys(swept: Sweep) -> dict[str, Any]:
+    """Return the exit keys that the swept rules read and the sweep does not vary."""
+    rules = swept.config.exit_rules()
+    keys_read: set[str] = set()
+    varied: set[str] = set()
+    for rule, grid in swept.grids.items():
+        keys_read.update(rules[rule].reads)
+        varied.update(grid)
+    fixed = keys_read - varied
+    return {name: value for name, value in swept.config.exit_keys().items() if name in fixed}

@@ -1,4 +1,4 @@
-"""The recorded pass of a model over a data set: kept in a file, and reused while it is true."""
+"""The recorded pass of a model over a data set, kept in a file and reused while it is true."""
 
 from pathlib import Path
 
@@ -20,51 +20,70 @@ IDLE_KEYS = {"exit_config_path", "my_out_dir", "_name_or_path"}
 
 
 def load_or_record(folder: Path, job: Job) -> Recording:
-    """The recording kept in a folder if it is of this model and data, else a new one, kept there.
+    """Load the recording in `folder` if it is of this model and data; else record and keep it.
 
-    Says in one line which. Processes share the recording's work; what follows is the main one's.
-    Raises UserError when the examples have no labels, or an answer is not finite.
+    One line says which. Several processes share the work of recording; the main one keeps the
+    file. Raises UserError when the examples have no labels, or an answer is not finite.
     """
-    path, weights = folder / RECORDING, job.origin.provenance.weights
+    path = folder / RECORDING
     labels = labels_of(job.features)
-    idle = IDLE_KEYS | job.config.exit_keys().keys()
-    config = {key: x for key, x in sorted(job.config.to_dict().items()) if key not in idle}
-    known = fingerprint(config, job.batch_size, weights, job.features.digest())
-    tensors, problem = read_recording(path, known)
-    (problem,) = broadcast_object_list([problem])  # the main process's: disks may differ
+    current = recording_fingerprint(job)
+    tensors, problem = read_recording(path, current)
+    # The main process decides for all: disks may differ.
+    (problem,) = broadcast_object_list([problem])
     if problem:
         tensors = record_anew(job, f"{path} {problem}")
     job.check_unchanged()
     if problem and is_main():
-        kept = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": known})
-        RunFolder(folder).write(RECORDING, lambda file: file.write(kept))
+        content = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": current})
+        RunFolder(folder).write(RECORDING, lambda file: file.write(content))
     elif is_main():
         print(f"{path} reused: its weights and data are these")
-    left_out = {"labels", "seconds"} if job.batch_size > 1 else {"labels"}  # times of a batch
-    tensors = {name: tensor for name, tensor in tensors.items() if name not in left_out}
+    tensors = dict(tensors)
+    tensors.pop("labels", None)
+    if job.batch_size > 1:  # the times are those of whole batches
+        tensors.pop("seconds")
     return Recording(tensors, labels, flops_of(job.config, job.features.lengths))
 
 
-def record_anew(job: Job, why: str) -> Predictions:
-    """Record every layer's answers to the examples; UserError for an answer that is not finite."""
+def recording_fingerprint(job: Job) -> str:
+    """Return the fingerprint of all that a recording depends on."""
+    ignored = IDLE_KEYS | job.config.exit_keys().keys()
+    values = {
+        key: value for key, value in sorted(job.config.to_dict().items()) if key not in ignored
+    }
+    weights, data = job.origin.provenance.weights, job.features.digest()
+    return fingerprint(values, job.batch_size, weights, data)
+
+
+def record_anew(job: Job, reason: str) -> Predictions:
+    """Record every layer's answers to the examples, and say why.
+
+    Raises UserError for an answer that is not finite.
+    """
     if is_main():
-        print(f"{why}: recording {len(job.features)} examples at full depth")
+        print(f"{reason}: recording {len(job.features)} examples at full depth")
     tensors = record_layers(job, job.batch_size)
-    finite = tensors["all_logits"].isfinite()
-    if not finite.all():
-        layer = int((~finite).flatten(1).any(1).nonzero()[0]) + 1
+    is_finite = tensors["all_logits"].isfinite().flatten(1).all(1)  # (layers,)
+    if not is_finite.all():
+        layer = int((~is_finite).nonzero()[0]) + 1
         raise UserError(f"the answers of layer {layer} are not finite; train the model again")
     return tensors
 
 
-def read_recording(path: Path, known: str) -> tuple[dict[str, torch.Tensor], str]:
-    """The tensors kept at `path` under a fingerprint; otherwise none, and why."""
+def read_recording(path: Path, current: str) -> tuple[dict[str, torch.Tensor], str]:
+    """Read the tensors kept at `path` under the fingerprint `current`.
+
+    Returns the tensors by name and ""; or none, and why the file cannot be used.
+    """
     if not path.exists():
         return {}, "does not exist yet"
     try:
         with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get("fingerprint") != known:
+            metadata = file.metadata() or {}
+            if metadata.get("fingerprint") != current:
                 return {}, "is of other weights or data"
-            return {name: file.get_tensor(name) for name in file.keys()}, ""  # noqa: SIM118
+            names = list(file.keys())
+            return {name: file.get_tensor(name) for name in names}, ""
     except (OSError, SafetensorError):
         return {}, "is damaged"

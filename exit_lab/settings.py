@@ -1,4 +1,4 @@
-"""The flags of sweep_exits.py; nothing here imports torch."""
+"""The flags of sweep_exits.py. Loads no torch."""
 
 from dataclasses import dataclass
 from glob import glob
@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elbert_base.errors import UserError
-from elbert_base.keys import float_key, nearest_names, parse_value
+from exit_lab.goals import Goal, MaxLatency, MaxRisk, parse_goal
 from runs.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, option
 from runs.settings import DevSettings
 
 PART = Allowed(low=0.01, high=0.99)
+LEARNT = "learnt"  # the exit rule that a sweep fits to recorded answers where --rules names it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,15 +42,10 @@ class SweepSettings:
         choices=("fp32", "bf16", "fp16", "auto"),
     )
 
-
-# What --pick may ask for; risk and delta together, each of the others alone.
-GOALS = {
-    "max_cost": float_key(None, "computation cost", 0),
-    "max_p95_ms": float_key(None, "latency of one text at a time", 0),
-    "max_drop": float_key(None, "loss of the metric", 0),
-    "risk": float_key(None, "probability of an error that full depth does not make", 1e-6, 0.999),
-    "delta": float_key(None, "probability that the risk is higher", 1e-6, 0.999),
-}
+    @property
+    def fits_learnt(self) -> bool:
+        """Tell whether the rule `learnt` is fitted before it is swept."""
+        return LEARNT in (self.rules or ())
 
 
 @dataclass(kw_only=True)
@@ -72,27 +68,16 @@ class ChoiceSettings:
     calibration_fraction: float = option(0.5, "share of the dev set used for choosing", PART)
 
     def models(self) -> dict[str, list[Path]]:
-        """Folders of each model of --compare, by its name or pattern."""
-        return {x: sorted(map(Path, glob(x))) or [Path(x)] for x in self.compare or ()}
+        """List the folders of each model of --compare, by the model's name or pattern."""
+        folders = {}
+        for pattern in self.compare or ():
+            matches = sorted(Path(match) for match in glob(pattern))
+            folders[pattern] = matches or [Path(pattern)]  # that it does not exist is said later
+        return folders
 
-    def goal(self) -> dict[str, float]:
-        """Goals of --pick, by name; raises UserError saying what goes together."""
-        goal: dict[str, float] = {}
-        for item in self.pick or []:
-            key, _, text = item.partition("=")
-            if key not in GOALS:
-                raise UserError(f"--pick {item}: {nearest_names(key, list(GOALS))}")
-            try:
-                goal[key] = parse_value(key, text, GOALS)
-            except UserError as error:
-                raise UserError(f"--pick {item}: {error}") from error
-        both = {"risk", "delta"}
-        if goal.keys() != both and (len(goal) > 1 or goal.keys() & both):
-            raise UserError(
-                f"--pick {' '.join(self.pick or ())}: give max_cost=…, or max_drop=…, or "
-                "max_p95_ms=…, or risk=… with delta=…"
-            )
-        return goal
+    def goal(self) -> Goal | None:
+        """Parse --pick, if it is given; see `parse_goal` for what it raises."""
+        return parse_goal(self.pick) if self.pick else None
 
 
 class SweepRequest(NamedTuple):
@@ -104,26 +89,36 @@ class SweepRequest(NamedTuple):
 
     @property
     def folders(self) -> list[Path]:
-        """The models' folders."""
-        compared = [*chain(*self.choice.models().values())]
-        return [Path(self.data.model_dir)] if self.data.model_dir else compared
+        """Folders of all models: that of --model_dir, or those of --compare."""
+        if self.data.model_dir:
+            return [Path(self.data.model_dir)]
+        return list(chain.from_iterable(self.choice.models().values()))
 
     def check(self) -> None:
         """Raise UserError for flags that do not go together."""
-        data, pick, models = self.data, self.choice.goal(), self.choice.models()
-        more = data.model_dir or data.output_dir or pick
-        if (len(models) != 2 or more) if models else not data.model_dir:
-            raise UserError(
-                "give --model_dir, the folder of a trained model; or --compare with two models, "
-                "each a folder or a pattern in quotes, without --model_dir, --output_dir and --pick"
-            )
-        if "risk" in pick and "learnt" in (self.sweep.rules or ()):
+        goal = self.choice.goal()
+        self.check_models(goal)
+        if isinstance(goal, MaxRisk) and self.sweep.fits_learnt:
             raise UserError(
                 "--rules learnt fits the rule on the examples that choose, so --pick risk has no "
                 "guarantee: fit it with max_drop on other examples first, then leave --rules out"
             )
-        if "max_p95_ms" in pick and self.data.batch_size > 1:
+        if isinstance(goal, MaxLatency) and self.data.batch_size > 1:
             raise UserError(
                 f"--batch_size {self.data.batch_size}: --pick max_p95_ms needs the times of one "
                 "text at a time, so leave it out"
+            )
+
+    def check_models(self, goal: Goal | None) -> None:
+        """Raise UserError unless the flags name one model to sweep, or two models to compare."""
+        models = self.choice.models()
+        if models:
+            sweeps_as_well = self.data.model_dir or self.data.output_dir or goal
+            is_clear = len(models) == 2 and not sweeps_as_well
+        else:
+            is_clear = bool(self.data.model_dir)
+        if not is_clear:
+            raise UserError(
+                "give --model_dir, the folder of a trained model; or --compare with two models, "
+                "each a folder or a pattern in quotes, without --model_dir, --output_dir and --pick"
             )

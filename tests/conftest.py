@@ -29,7 +29,7 @@ from glue.tasks import get_task
 from modes import MODES
 from runs.job import Job
 from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
-from training.trainer import NO_TENSORFLOW
+from training.log import NO_TENSORFLOW
 
 # TensorBoard reads and writes as without TensorFlow, whichever test imports it first.
 sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))

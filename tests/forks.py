@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import run_glue
-import training.layer_sharing
+import training.layer_sharing.run
 import training.search  # noqa: F401
 from runs.processes import run_script
 

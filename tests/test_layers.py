@@ -9,15 +9,15 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # From the bottom up. `training` and `evaluation` stand side by side.
 LAYERS = (
-    {"elbert_base"},
-    {"elbert"},
-    {"glue"},
-    {"runs"},
-    {"answers"},
-    {"modes"},
-    {"training", "evaluation"},
-    {"exit_lab"},
-    {"experiments"},
+    ("elbert_base",),
+    ("elbert",),
+    ("glue",),
+    ("runs",),
+    ("answers",),
+    ("modes",),
+    ("training", "evaluation"),
+    ("exit_lab",),
+    ("experiments",),
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
 # The published import names, for programs that install the package.

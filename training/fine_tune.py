@@ -1,304 +1,327 @@
-"""run_glue.py's training: from flags to a fine-tuned model."""
+"""run_glue.py's training: from its settings to a fine-tuned model in --output_dir."""
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import send_to_device
+from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from answers.metric import MetricAtCost
 from answers.report import labels_of
 from elbert.albert import AlbertPreTrainedModel
 from elbert.configuration import AdaptiveConfig
-from elbert.loading.configs import load_config
-from elbert.loading.tokenizers import load_tokenizer
-from elbert.loading.weights import load_model
 from elbert_base.errors import UserError
-from elbert_base.exit_settings import EXIT_FILE, KeyValues, overriding_file, read_exit_file
-from elbert_base.files import find_file, read_json
-from glue.features import Features, encode
+from glue.features import Features, collate, encode, epoch_batches
 from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
 from modes import MODES
 from modes.base import Mode
 from runs.console import log_facts
-from runs.files import RunFolder
-from runs.job import Job, check_vocab_size, find_task
-from runs.settings import DataSettings, GlueSettings, ModelSettings, RunSettings, TrainingSettings
-from training.checkpoints import find_start
-from training.steps import class_weights, task_batches, task_state, total_steps
+from runs.flags import as_dict
+from runs.job import Job, find_task
+from runs.settings import DataSettings, GlueSettings, TrainingSettings
+from training.checkpoints import Best, TrainState, find_start, run_fingerprint, was_finished
+from training.class_weights import class_weights
+from training.log import TrainingLog
+from training.optimizer import make_optimizer, make_schedule
+from training.starting_model import StartingModel
 from training.teacher import Teacher, unlabelled_examples
-from training.trainer import Trainer, TrainingLog
+from training.trainer import Batch, Trainer
 
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class FineTuning:
-    """What is trained, from what, on what, and how."""
-
-    mode: Mode
-    keys: KeyValues  # of the model's configuration, that flags set
-    task: Task
-    start: ModelSettings
-    data: DataSettings
-    training: TrainingSettings
-    run: RunSettings
-
-    @classmethod
-    def of(cls, settings: GlueSettings) -> "FineTuning":
-        """Resolve run_glue.py's settings; raises UserError for a task that cannot be found."""
-        return cls(
-            mode=MODES[settings.mode.model_type],
-            keys=settings.mode.keys,
-            task=find_task(settings.data, None),
-            start=settings.model,
-            data=settings.data,
-            training=settings.training,
-            run=settings.run,
-        )
-
-    @property
-    def tokenizer_source(self) -> str:
-        """Folder of the tokenizer."""
-        return self.start.tokenizer_name or self.start.model_name_or_path
-
-    @property
-    def config_source(self) -> Path:
-        """The config.json, or its folder, of the starting model."""
-        return Path(self.start.config_name or self.start.model_name_or_path)
-
-
 def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
-    """Train, or go on with a training to the last bit; nothing where it is finished.
+    """Train, or resume a training to the last bit; do nothing where it is finished.
 
-    Minimises the model's loss over all exits; the trained model ends in --output_dir.
+    Minimises the model's loss over all exits. The trained model ends in --output_dir.
+
+    Raises UserError for whatever is wrong with flags and files, before the first step.
     """
-    tuning = FineTuning.of(settings)
-    training, task, mode = tuning.training, tuning.task, tuning.mode
-    looks_at_dev = settings.evaluation.do_eval or training.looks_at_dev
-    check_files(task, tuning.data, dev=looks_at_dev, test=settings.evaluation.do_predict)
-    metric = chosen_metric(mode, task, training.metric_for_best_model, "--metric_for_best_model")
-    source = tuning.start.model_name_or_path
-    is_finished, checkpoint = find_start(settings, accelerator.num_processes, source)
-    if is_finished:
+    run, data, training = settings.run, settings.data, settings.training
+    processes = accelerator.num_processes
+    mode = MODES[settings.mode.model_type]
+    task = find_task(data, None)
+    check_files(
+        task,
+        data,
+        dev=settings.evaluation.do_eval or training.looks_at_dev,
+        test=settings.evaluation.do_predict,
+    )
+    metric = parse_metric(mode, task, training.metric_for_best_model, "--metric_for_best_model")
+
+    # What the training starts from.
+    if was_finished(run, run_fingerprint(settings, processes)):
         return
-    spiece = published_pieces(training.save_format, tuning.tokenizer_source)
-    config = new_config(tuning)
-    tokenizer = new_tokenizer(tuning, config)
-    model = mode.model_class(config) if checkpoint else new_model(tuning, config)
-    features = training_features(tuning, accelerator, config, tokenizer)
+    start = StartingModel.of(settings.model, mode, settings.mode.keys)
+    checkpoint = find_start(run, [start.weights])
+    spiece = start.spiece_file() if training.save_format == "pytorch" else None
+    config = start.make_config(task)
+    tokenizer = start.load_tokenizer(config, data.max_seq_length, run.do_lower_case)
+    model = mode.model_class(config) if checkpoint else start.make_model(config)
+    features = training_features(
+        task, data, tokenizer, config, run.seed, settings.model.teacher, accelerator
+    )
+
+    # What it changes.
+    total = total_steps(training, len(features), processes)
+    announce(settings, mode, task, accelerator, features.size, total)
+    if task.is_regression:
+        answer_mean_score(model, features)
+    if training.train_exits_only:
+        freeze_encoder(model)
+    state = train_state(model, tokenizer, training, total)
+    weights = weigh_classes(model, training.class_weights, task, features, accelerator.device)
+
+    # The training itself.
+    ddp: Any = accelerator.ddp_handler  # `runs.start.session` gives it one
     # ALBERT's own pooler has no part in a model whose exits have theirs.
-    ddp: Any = accelerator.ddp_handler  # `make_accelerator` gives it one
     ddp.find_unused_parameters = not getattr(config, "use_out_pooler", True)
-    total = total_steps(training, len(features), accelerator.num_processes)
-    announce(tuning, accelerator, features.size, total)
-    state = task_state(training, model, tokenizer, total, labelled_scores(task, features))
-    weights = class_weights(training.class_weights or [], task, labels_of(features))
-    if weights:
-        logger.info("Class weights: %s", {name: round(x, 4) for name, x in weights.items()})
-        model.class_weights = torch.tensor([*weights.values()], device=accelerator.device)
-    report = {"class_weights": weights} if weights else {}
-    trainer = Trainer(accelerator, state, settings, features.digest(), report)
+    trainer = Trainer(
+        accelerator,
+        state,
+        run=run,
+        schedule=training,
+        fingerprint=run_fingerprint(settings, processes, features.digest(), model.config),
+        flags=as_dict(*settings),
+        report={"class_weights": weights} if weights else {},
+    )
     trainer.begin(checkpoint)
     if accelerator.is_main_process:
-        copy_exit_file(tuning, trainer.directory)
-    batches = partial(task_batches, trainer, features)
-    with TrainingLog(trainer, total, mode.loss_parts, scalars=mode.scalars) as log:
+        start.copy_exit_file(trainer.directory)
+    batches = partial(
+        training_batches,
+        features,
+        accelerator,
+        batch_size=training.per_gpu_train_batch_size * processes,
+        pad_token_id=tokenizer.pad_token_id,
+        seed=run.seed,
+    )
+    with TrainingLog(trainer, total, sums_of=mode.loss_parts, scalars=mode.scalars) as log:
         evaluate = None
         if training.looks_at_dev:
-            job = dev_job(tuning, model, tokenizer)
-            evaluate = dev_evaluation(mode, job, metric, log)
+            job = dev_job(model, tokenizer, task, data, run.seed)
+            evaluate = partial(evaluate_dev, mode, job, metric, log)
         trainer.fit(batches, total, log.step, evaluate)
         trainer.finish(spiece)
 
 
-# What a training starts from.
-
-
-def exit_file(tuning: FineTuning) -> Path | None:
-    """Find the file of exit keys that --set or the starting configuration names, if any.
-
-    It goes with the model.
-    """
-    if "exit_config_path" not in tuning.mode.table.keys:
-        return None
-    source, keys = tuning.config_source, tuning.keys.values
-    path = source if source.is_file() else source / "config.json"
-    config = read_json(path) if path.exists() else {}
-    return overriding_file({**config, **keys}, path.parent, trusted="exit_config_path" in keys)
-
-
-def new_config(tuning: FineTuning) -> AdaptiveConfig:
-    """Make the configuration of a model for the task, with the keys that flags give."""
-    mode, task, source = tuning.mode, tuning.task, tuning.config_source
-    labels = dict(enumerate(task.labels)) or {0: "score"}
-    config = load_config(
-        source,
-        mode.config_class,
-        id2label=labels,
-        label2id={label: i for i, label in labels.items()},
-        num_labels=task.num_labels,
-        # The starting model's is of its own task.
-        problem_type="multi_label_classification" if task.multi_label else None,
-        finetuning_task=task.name,
-        **tuning.keys.values,
-    )
-    if exit_file(tuning):
-        config.exit_config_path = EXIT_FILE
-    for key, feature in mode.table.ignored.items():
-        if feature and getattr(config, key, False) is True:
-            logger.warning("%s: %s = true has no effect: no %s here", source, key, feature)
-    return config
-
-
-def new_tokenizer(tuning: FineTuning, config: AdaptiveConfig) -> PreTrainedTokenizerBase:
-    """Load the tokenizer, with --max_seq_length as its limit, which is saved with it.
-
-    Raises UserError when the tokenizer, or the length, is too large for the model.
-    """
-    source, length = tuning.tokenizer_source, tuning.data.max_seq_length
-    tokenizer = load_tokenizer(source, tuning.run.do_lower_case)
-    check_vocab_size(tokenizer, source, config)
-    config.check_length(length)
-    tokenizer.model_max_length = length
-    return tokenizer
-
-
-def new_model(tuning: FineTuning, config: AdaptiveConfig) -> AlbertPreTrainedModel:
-    """Make a model with the checkpoint's weights; of one of another task, without its heads."""
-    model_class, source = tuning.mode.model_class, tuning.start.model_name_or_path
-    if tuning.start.from_scratch:
-        logger.info("Weights newly initialised: all (--from_scratch)")
-        return model_class(config)
-    path = find_file(source, "config.json")
-    trained_on = read_json(path).get("finetuning_task") if path else None
-    is_other_task = trained_on not in (None, config.finetuning_task)
-    model, report = load_model(model_class, source, config, is_other_task)
-    for line in report.lines():
-        logger.info(line)
-    return model
-
-
-def published_pieces(save_format: str, source: str) -> Path | None:
-    """Find the spiece.model that --save_format pytorch copies; UserError where there is none."""
-    if save_format != "pytorch":
-        return None
-    if path := find_file(source, "spiece.model"):
-        return path
-    raise UserError(
-        f"--save_format pytorch: no spiece.model in {source}, and ELBERT's published code "
-        "reads no other tokenizer; name a folder that has one with --tokenizer_name"
-    )
+# What is wrong with flags and files is said before the training, not hours later.
 
 
 def check_files(task: Task, data: DataSettings, dev: bool, test: bool) -> None:
-    """Read the dev or test files whole, to raise UserError for them before the training."""
-    for part, _ in evaluation_tasks(task) if dev else []:
-        list(Split(part, data.folder, "dev").examples(data.max_eval_samples))
-    for part in prediction_tasks(task, data.folder) if test else []:
-        list(Split(part, data.folder, "test").examples())
+    """Read the dev files, the test files, or both, whole; UserError for what is wrong in them."""
+    if dev:
+        for part, _ in evaluation_tasks(task):
+            list(Split(part, data.folder, "dev").examples(data.max_eval_samples))
+    if test:
+        for part in prediction_tasks(task, data.folder):
+            list(Split(part, data.folder, "test").examples())
 
 
-def chosen_metric(mode: Mode, task: Task, text: str | None, flag: str) -> MetricAtCost:
-    """Read a flag's metric; UserError for one at a cost, of a mode that has one cost only."""
+def parse_metric(mode: Mode, task: Task, text: str | None, flag: str) -> MetricAtCost:
+    """Read the metric that a flag names: METRIC, or METRIC@COST; by default the task's main one.
+
+    Raises UserError for a metric at a cost of a mode that has one cost only.
+    """
     metric = MetricAtCost.parse(text, task, flag)
     if metric.cost is not None:
         mode.check_has_rules()
     return metric
 
 
+# The training data.
+
+
 def training_features(
-    tuning: FineTuning,
-    accelerator: Accelerator,
-    config: AdaptiveConfig,
+    task: Task,
+    data: DataSettings,
     tokenizer: PreTrainedTokenizerBase,
+    config: AdaptiveConfig,
+    seed: int,
+    teacher: str,
+    accelerator: Accelerator,
 ) -> Features:
-    """Tokenise the training set; with --teacher also its answers, and --unlabelled_file."""
-    data, task, seed = tuning.data, tuning.task, tuning.run.seed
+    """Tokenise the training set, truncated to --max_seq_length.
+
+    With a `teacher`, a folder or "" for none, the examples of --unlabelled_file are added, and each
+    example brings the teacher's answer: teacher_logits, (examples, num_labels).
+    """
     length = data.max_seq_length
     examples = Split(task, data.folder, "train").examples(data.max_train_samples)
-    if not tuning.start.teacher:
+    if not teacher:
         return encode(examples, tokenizer, length, config, seed)
     if task.multi_label:
         raise UserError("--teacher: an example has several labels here; a teacher answers one")
-    examples = list(examples)
+    all_examples = list(examples)
     if data.unlabelled_file:
-        examples += unlabelled_examples(task, data.unlabelled_file)
-    features = encode(examples, tokenizer, length, config, seed)
-    teacher = Teacher(Path(tuning.start.teacher), task, length)
-    soft_labels = {"teacher_logits": teacher.answers(examples, accelerator)}
-    return replace(features, inputs={**features.inputs, **soft_labels})
+        all_examples.extend(unlabelled_examples(task, data.unlabelled_file))
+    features = encode(all_examples, tokenizer, length, config, seed)
+    soft_labels = Teacher(Path(teacher), task, length).answers(all_examples, accelerator)
+    return replace(features, inputs={**features.inputs, "teacher_logits": soft_labels})
 
 
-def labelled_scores(task: Task, features: Features) -> list[float]:
-    """Return the scores of a regression's examples that have one; [] for classes."""
-    if not task.is_regression or features.labels is None:
-        return []
-    scores = np.asarray(features.labels, float)
-    return scores[~np.isnan(scores)].tolist()
+def training_batches(
+    features: Features,
+    accelerator: Accelerator,
+    epoch: int,
+    first: int,
+    *,
+    batch_size: int,
+    pad_token_id: int,
+    seed: int,
+) -> Iterator[Batch]:
+    """Yield this process's part of the global batches of an epoch, from number `first` on.
+
+    batch_size: examples of a global batch.
+    """
+    rank, processes = accelerator.process_index, accelerator.num_processes
+    for rows in epoch_batches(features.lengths, batch_size, seed, epoch)[first:]:
+        own_rows = rows[rank::processes]
+        share = len(own_rows) / len(rows)
+        if not len(own_rows):
+            own_rows = rows[:1]  # every process takes part in a step: its share is 0
+        inputs = collate(features, own_rows, pad_token_id)
+        inputs = cast(dict[str, Tensor], send_to_device(inputs, accelerator.device))
+        yield Batch(inputs, share)
+
+
+# What a training changes.
+
+
+def total_steps(training: TrainingSettings, examples: int, processes: int) -> int:
+    """Count the optimiser steps on so many examples: at least one, but none in no epochs."""
+    if training.max_steps > 0:
+        return training.max_steps
+    if not training.num_train_epochs:
+        return 0
+    batches = math.ceil(examples / (training.per_gpu_train_batch_size * processes))
+    return max(1, int(batches * training.num_train_epochs) // training.gradient_accumulation_steps)
+
+
+def answer_mean_score(model: AlbertPreTrainedModel, features: Features) -> None:
+    """Let the new heads of a regression answer the mean score at first.
+
+    Steps from 0 towards it would saturate the pooler's tanh.
+    """
+    scores = np.asarray(labels_of(features), float)
+    known_scores = scores[~np.isnan(scores)].tolist()  # examples for a teacher have none
+    if not known_scores:
+        return
+    mean = sum(known_scores) / len(known_scores)
+    for name, module in model.named_modules():
+        is_head = "classifier" in name and isinstance(module, nn.Linear)
+        if is_head and module.out_features == 1 and module.bias == 0:
+            nn.init.constant_(module.bias, mean)
+
+
+def freeze_encoder(model: AlbertPreTrainedModel) -> None:
+    """Leave only the exits to be trained, as in DeeBERT's second stage."""
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(model.new_parts))
+
+
+def weigh_classes(
+    model: AlbertPreTrainedModel,
+    texts: list[str] | None,
+    task: Task,
+    features: Features,
+    device: torch.device,
+) -> dict[str, float]:
+    """Give the model's loss the weights of --class_weights, whose values are `texts`, if any.
+
+    Returns the weights by class name; {} without the flag.
+    """
+    if not texts:
+        return {}
+    weights = class_weights(texts, task, labels_of(features))
+    logger.info("Class weights: %s", {name: round(x, 4) for name, x in weights.items()})
+    model.class_weights = torch.tensor(list(weights.values()), device=device)
+    return weights
+
+
+def train_state(
+    model: AlbertPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    training: TrainingSettings,
+    total: int,
+) -> TrainState:
+    """Make the optimiser of a model and the schedule of `total` steps."""
+    optimizer = make_optimizer(
+        model,
+        name=training.optimizer,
+        learning_rate=training.learning_rate,
+        weight_decay=training.weight_decay,
+        epsilon=training.adam_epsilon,
+    )
+    warmup_steps = training.warmup_steps or math.ceil(total * (training.warmup_ratio or 0))
+    kind = training.lr_scheduler_type or "linear"
+    return TrainState(
+        model=model,
+        tokenizer=tokenizer,
+        optimizer=optimizer,
+        schedule=make_schedule(optimizer, warmup_steps, total, kind),
+        best=Best(
+            patience=training.early_stopping_patience, keep=bool(training.load_best_model_at_end)
+        ),
+    )
 
 
 # While it runs.
 
 
-def copy_exit_file(tuning: FineTuning, directory: Path) -> None:
-    """Copy the starting model's exit keys into `directory`.
-
-    Not where a training that is resumed has them there already, perhaps edited.
-    """
-    source = exit_file(tuning)
-    if source and not (directory / EXIT_FILE).exists():
-        flags = tuning.keys.values  # they win over the file
-        keys = {key: x for key, x in read_exit_file(source).items() if key not in flags}
-        RunFolder(directory).write_json(EXIT_FILE, keys)
-
-
 def dev_job(
-    tuning: FineTuning, model: AlbertPreTrainedModel, tokenizer: PreTrainedTokenizerBase
+    model: AlbertPreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    task: Task,
+    data: DataSettings,
+    seed: int,
 ) -> Job:
     """Make the job that evaluates the model in training on the dev set."""
-    data = tuning.data
     config: Any = model.config
-    examples = Split(tuning.task, data.folder, "dev").examples(data.max_eval_samples)
-    features = encode(examples, tokenizer, data.max_seq_length, config, tuning.run.seed)
-    return Job(model, tokenizer, tuning.task, features, batch_size=32)
+    examples = Split(task, data.folder, "dev").examples(data.max_eval_samples)
+    features = encode(examples, tokenizer, data.max_seq_length, config, seed)
+    return Job(model, tokenizer, task, features, batch_size=32)
 
 
-def dev_evaluation(
-    mode: Mode, job: Job, metric: MetricAtCost, log: TrainingLog
-) -> Callable[[], float]:
-    """Make what a training calls at each logging step: it logs, and returns `metric`."""
-
-    def evaluate() -> float:
-        outcome = mode.evaluate_dev(job, metric)
-        log.write(outcome.line, outcome.scalars)
-        return outcome.value
-
-    return evaluate
+def evaluate_dev(mode: Mode, job: Job, metric: MetricAtCost, log: TrainingLog) -> float:
+    """Evaluate the model in training; log what is found, and return `metric`."""
+    outcome = mode.evaluate_dev(job, metric)
+    log.write(outcome.line, outcome.scalars)
+    return outcome.value
 
 
-def announce(tuning: FineTuning, accelerator: Accelerator, examples: str, total: int) -> None:
+def announce(
+    settings: GlueSettings,
+    mode: Mode,
+    task: Task,
+    accelerator: Accelerator,
+    examples: str,
+    total: int,
+) -> None:
     """Log what is about to be trained, on what; total: optimiser steps."""
-    training = tuning.training
-    batch = training.per_gpu_train_batch_size * accelerator.num_processes
+    training = settings.training
+    batch_size = training.per_gpu_train_batch_size * accelerator.num_processes
     log_facts(
         "Running training",
         {
-            "Task": about(tuning.task),
-            "Model type": tuning.mode.name,
+            "Task": about(task),
+            "Model type": mode.name,
             "Device": f"{accelerator.device}, {accelerator.num_processes} process(es), "
             f"mixed precision {accelerator.mixed_precision}",
-            "Keys": tuning.keys.line() or "defaults",
-            "Seed": tuning.run.seed,
+            "Keys": settings.mode.keys.line() or "defaults",
+            "Seed": settings.run.seed,
             "Num examples": examples,
-            "Max sequence length": tuning.data.max_seq_length,
-            "Total train batch size": batch * training.gradient_accumulation_steps,
+            "Max sequence length": settings.data.max_seq_length,
+            "Total train batch size": batch_size * training.gradient_accumulation_steps,
             "Total optimization steps": total,
         },
     )

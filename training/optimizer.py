@@ -4,65 +4,115 @@ import math
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, get_scheduler
 
+# Parameters with a learning rate of their own: how their names begin, and the key of the model's
+# configuration that holds the rate. Without a value there, they learn at everybody's rate.
+OWN_RATES = {
+    "exit_weights": "w_lr",  # W, which weighs the losses of ELBERT's exits
+    "ponder.": "lambda_lr",  # the halting head of a ponder model
+}
+CONSTANT = "exit_weights"  # whose rate follows no schedule, and whose gradients are not clipped
+NOT_DECAYED = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights")  # ends of names
 
-def make_optimizer(model: PreTrainedModel, flags: Any) -> torch.optim.Optimizer:
-    """AdamW or LAMB in the published groups: with decay, and without (biases, layer norms).
 
-    flags: of a training, with learning_rate, weight_decay, adam_epsilon and optimizer.
-    Behind these, groups with a learning rate of their own: W, the weights of ELBERT's losses, at
-    `config.w_lr` without decay, which stays constant and is not clipped; and a ponder model's
-    halting head at `config.lambda_lr`, where the configuration has one.
+def make_optimizer(
+    model: PreTrainedModel,
+    *,
+    name: str,
+    learning_rate: float,
+    weight_decay: float,
+    epsilon: float,
+) -> torch.optim.Optimizer:
+    """Make AdamW or LAMB over a model's parameters, in the published groups.
+
+    Biases and layer norms have no weight decay. The groups of `OWN_RATES` come behind the others.
 
     LAMB is the published one (You et al. 2020, version 3, and ALBERT's): decay is a part of the
     update whose norm the trust ratio takes, moments are not corrected for their bias, no norm is
     limited, and what does not decay has no trust ratio: else no halting bias could change its sign.
+
+    Args:
+        name: adamw or lamb.
+        learning_rate: the peak rate, of parameters that have no rate of their own.
+        weight_decay: of the parameters that decay.
+        epsilon: ε, which is added to the root of the second moment.
     """
-    own = {"exit_weights": "w_lr"}
-    if getattr(model.config, "lambda_lr", None) is not None:
-        own["ponder."] = "lambda_lr"
-    plain = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights")
-    parameters = {("", True): [], ("", False): []}
-    for name, parameter in model.named_parameters():
-        prefix = next((p for p in own if name.startswith(p)), "")
-        parameters.setdefault((prefix, not name.endswith(plain)), []).append(parameter)
-    groups = [
-        {
-            "params": found,
-            "weight_decay": flags.weight_decay if decays else 0.0,
-            "decays": decays,
-            "lr": getattr(model.config, own[prefix]) if prefix else flags.learning_rate,
-            "constant": prefix == "exit_weights",
-        }
-        for (prefix, decays), found in parameters.items()
-    ]
-    if flags.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=flags.learning_rate, eps=flags.adam_epsilon, fused=True)
+    groups = parameter_groups(model, learning_rate, weight_decay)
+    if name == "adamw":
+        return torch.optim.AdamW(groups, lr=learning_rate, eps=epsilon, fused=True)
     from pytorch_optimizer import Lamb  # a hundred optimisers: seconds to import
 
-    groups = [{**group, "adam": not group["decays"]} for group in groups]
-    # adam_debias: the library's word for leaving the correction out
-    options = {"eps": flags.adam_epsilon, "weight_decouple": False, "adam_debias": True}
-    optimizer = Lamb(groups, lr=flags.learning_rate, **options)
+    for group in groups:
+        group["adam"] = not group["decays"]  # the library's word for: without a trust ratio
+    optimizer = Lamb(
+        groups,
+        lr=learning_rate,
+        eps=epsilon,
+        weight_decouple=False,
+        adam_debias=True,  # the library's word for leaving the correction out
+    )
     optimizer.clamp = math.inf
     return optimizer
+
+
+def parameter_groups(
+    model: PreTrainedModel, learning_rate: float, weight_decay: float
+) -> list[dict[str, Any]]:
+    """Sort a model's parameters into groups of one learning rate and one weight decay.
+
+    The first two groups have `learning_rate`: with decay, and without. Besides what the optimiser
+    reads, a group says whether it `decays`, and whether its rate is `constant`.
+    """
+    # By the beginning of their names that `OWN_RATES` has, if any, and whether they decay. The
+    # order of the groups is that of the state in a checkpoint.
+    members: dict[tuple[str, bool], list[nn.Parameter]] = {("", True): [], ("", False): []}
+    for name, parameter in model.named_parameters():
+        prefix = own_rate_prefix(name, model.config)
+        decays = not name.endswith(NOT_DECAYED)
+        members.setdefault((prefix, decays), []).append(parameter)
+    groups = []
+    for (prefix, decays), parameters in members.items():
+        rate = getattr(model.config, OWN_RATES[prefix]) if prefix else learning_rate
+        groups.append(
+            {
+                "params": parameters,
+                "weight_decay": weight_decay if decays else 0.0,
+                "decays": decays,
+                "lr": rate,
+                "constant": prefix == CONSTANT,
+            }
+        )
+    return groups
+
+
+def own_rate_prefix(name: str, config: object) -> str:
+    """Find which of `OWN_RATES` a parameter's learning rate is; "" if it is everybody's."""
+    for prefix, key in OWN_RATES.items():
+        if name.startswith(prefix) and getattr(config, key, None) is not None:
+            return prefix
+    return ""
 
 
 def make_schedule(
     optimizer: torch.optim.Optimizer, warmup_steps: int, total_steps: int, kind: str = "linear"
 ) -> LambdaLR:
-    """HF's schedule of that name (linear: warm-up, then decay to 0 at `total_steps`); W's learning
-    rate stays constant."""
-    usual = get_scheduler(kind, optimizer, warmup_steps, total_steps).lr_lambdas[0]
+    """Make HF's schedule of the name `kind`, in optimiser steps, for all but constant rates.
+
+    linear: warm-up from 0, then decay to 0 at `total_steps`.
+    """
+    hf_schedule = get_scheduler(kind, optimizer, warmup_steps, total_steps)
+    factor_at = hf_schedule.lr_lambdas[0]
     groups = optimizer.param_groups
     for group in groups:
+        # HF's schedule has begun already: with the factor of step 0. Ours begins from peak rates.
         group["lr"] = group.pop("initial_lr")
 
     # Plain functions: of other callables a checkpoint would keep the state.
     def scheduled(step: int) -> float:
-        return usual(step)
+        return factor_at(step)
 
     def constant(step: int) -> float:
         return 1.0
@@ -70,6 +120,10 @@ def make_schedule(
     return LambdaLR(optimizer, [constant if group["constant"] else scheduled for group in groups])
 
 
-def clipped_parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
-    """List the parameters that gradient clipping sees: all but W, as published."""
-    return [p for group in optimizer.param_groups if not group["constant"] for p in group["params"]]
+def clipped_parameters(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    """List the parameters whose gradients are clipped: all but W, as published."""
+    parameters = []
+    for group in optimizer.param_groups:
+        if not group["constant"]:
+            parameters.extend(group["params"])
+    return parameters

@@ -13,8 +13,8 @@ from elbert.ponder.pondernet import parity_batch
 from runs.console import progress
 from training.parity_settings import ParitySettings
 
-LOSSES = ("loss", "loss_rec", "loss_reg")
 PEAK = 8  # highest learning rate of the one-cycle schedule, in units of the first
+EVALUATED = 512  # vectors of each difficulty that an epoch's model answers
 
 
 @torch.no_grad()
@@ -23,15 +23,23 @@ def evaluate_parity(
 ) -> list[dict[str, float]]:
     """Score a model for each number of non-zero elements, on `samples` fresh vectors each.
 
-    accuracy: of the answers at sampled halting steps. steps: how many are expected.
+    Returns for each number, `non_zeros`, the accuracy of the answers at sampled halting steps and
+    the expected number of steps.
     """
     scores = []
     for count in non_zeros:
         x, y = parity_batch(samples, n_elems, range(count, count + 1), device)
-        p, _, _, y_m = model(x)
-        right = ((y_m > 0) == y.bool()).float().mean().item()
-        steps = p.T @ torch.arange(1.0, len(p) + 1, device=device)  # Σ n·p_n: (samples,)
-        scores.append({"non_zeros": count, "accuracy": right, "steps": steps.mean().item()})
+        p, _, _, y_m = model(x)  # p: (steps, samples); y_m: (samples,), ŷ at a sampled step
+        is_right = (y_m > 0) == y.bool()
+        numbers = torch.arange(1.0, len(p) + 1, device=device)
+        steps = p.T @ numbers  # Σ n·p_n: (samples,)
+        scores.append(
+            {
+                "non_zeros": count,
+                "accuracy": is_right.float().mean().item(),
+                "steps": steps.mean().item(),
+            }
+        )
     return scores
 
 
@@ -45,23 +53,24 @@ def train_parity(
 ) -> Iterator[dict[str, float]]:
     """Minimise L_Rec + β·L_Reg; yield losses, accuracy and steps after every epoch.
 
-    settings: run_parity.py's flags. one_cycle rises from --lr to PEAK · lr in a fifth of the
-    batches, then falls to almost 0.
+    Raises UserError for a loss that is not finite.
     """
-    n_elems, (non_zeros, _) = settings.n_elems, settings.non_zeros()
+    non_zeros, _ = settings.non_zeros()
     loss_rec = ReconstructionLoss(nn.BCEWithLogitsLoss(reduction="none"))
     loss_reg = RegularizationLoss(settings.lambda_p, settings.max_steps).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=settings.lr, fused=True)
-    batches, cycle = settings.epochs * settings.n_batches, settings.schedule == "one_cycle"
-    options = {"pct_start": 0.2, "div_factor": PEAK, "cycle_momentum": False}
-    schedule = OneCycleLR(optimizer, PEAK * settings.lr, batches, **options) if cycle else None
+    batches = settings.epochs * settings.n_batches
+    schedule = None
+    if settings.schedule == "one_cycle":
+        schedule = one_cycle(optimizer, settings.lr, batches)
     bar = progress(total=batches, desc="Training", unit="batch")
     for epoch in range(1, settings.epochs + 1):
         sums = torch.zeros(3, device=device)
         for _ in range(settings.n_batches):
-            x, y = parity_batch(settings.batch_size, n_elems, non_zeros, device)
+            x, y = parity_batch(settings.batch_size, settings.n_elems, non_zeros, device)
             p, y_hat, _, _ = model(x)
-            rec, reg = loss_rec(p, y_hat, y), loss_reg(p)
+            rec = loss_rec(p, y_hat, y)
+            reg = loss_reg(p)
             loss = rec + settings.beta * reg
             optimizer.zero_grad()
             loss.backward()
@@ -71,11 +80,33 @@ def train_parity(
                 schedule.step()
             sums += torch.stack((loss, rec, reg)).detach()
             bar.update()
-        losses = (sums / settings.n_batches).tolist()
-        if not math.isfinite(losses[0]):
-            raise UserError(f"the loss is {losses[0]} in epoch {epoch}: lower --lr {settings.lr}")
-        score = mean_score(evaluate_parity(model, n_elems, non_zeros, 512, device))
-        now = {"loss": f"{losses[0]:.4f}", "accuracy": f"{score['accuracy']:.4f}"}
-        bar.set_postfix(now, refresh=False)
-        yield {"epoch": epoch, **dict(zip(LOSSES, losses, strict=True)), **score}
+        mean_loss, mean_rec, mean_reg = (sums / settings.n_batches).tolist()
+        if not math.isfinite(mean_loss):
+            raise UserError(f"the loss is {mean_loss} in epoch {epoch}: lower --lr {settings.lr}")
+        score = mean_score(evaluate_parity(model, settings.n_elems, non_zeros, EVALUATED, device))
+        bar.set_postfix(
+            {"loss": f"{mean_loss:.4f}", "accuracy": f"{score['accuracy']:.4f}"}, refresh=False
+        )
+        yield {
+            "epoch": epoch,
+            "loss": mean_loss,
+            "loss_rec": mean_rec,
+            "loss_reg": mean_reg,
+            **score,
+        }
     bar.close()
+
+
+def one_cycle(optimizer: torch.optim.Optimizer, rate: float, batches: int) -> OneCycleLR:
+    """Make a schedule that rises from `rate` to PEAK · rate in a fifth of the batches.
+
+    It then falls to almost 0.
+    """
+    return OneCycleLR(
+        optimizer,
+        PEAK * rate,
+        batches,
+        pct_start=0.2,
+        div_factor=PEAK,
+        cycle_momentum=False,
+    )

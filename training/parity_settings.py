@@ -29,6 +29,9 @@ class ParitySettings:
     seed: int = option(0, "random seed", SEED)
 
     def non_zeros(self) -> tuple[range, range]:
-        """Numbers of non-zero elements: in training, and in the harder set (may be empty)."""
+        """Return the numbers of non-zero elements: in training, and in the harder set.
+
+        The harder set may be empty.
+        """
         most = max(1, self.n_elems * 3 // 4) if self.extrapolate else self.n_elems
         return range(1, most + 1), range(most + 1, self.n_elems + 1)

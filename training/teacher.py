@@ -35,38 +35,54 @@ BATCH_SIZE = 32
 
 
 def unlabelled_examples(task: Task, path: str) -> Iterator[Example]:
-    """Yield the texts of a table as examples of `task` whose label says that there is none: −100,
-    which cross-entropy ignores, or NaN."""
-    own = replace(task, folder="", files={"test": str(Path(path).absolute())})
-    label = float("nan") if task.is_regression else -100
-    for example in Split(own, "", "test").examples():
-        yield example._replace(label=label)
+    """Yield the texts of a table as examples of `task` without a label.
+
+    Their label says so: −100, which cross-entropy ignores, or NaN for scores.
+    """
+    table = replace(task, folder="", files={"test": str(Path(path).absolute())})
+    no_label = float("nan") if task.is_regression else -100
+    for example in Split(table, "", "test").examples():
+        yield example._replace(label=no_label)
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A folder with any fine-tuned classifier that transformers can load, and its tokenizer."""
+    """Any fine-tuned classifier that transformers can load, for a task.
+
+    Attributes:
+        folder: of the model and its tokenizer.
+        max_seq_length: tokens of an example that it reads, at most.
+    """
 
     folder: Path
     task: Task
     max_seq_length: int
 
-    def order(self, theirs: Sequence[str]) -> list[int]:
-        """The teacher's number of each of the task's labels, matched by name; UserError where the
-        two have others. Where no name is shared, both are taken in their order, with a warning."""
-        labels = self.task.labels or ("score",)
-        known = {name.lower(): number for number, name in enumerate(theirs)}
-        found = [known[label.lower()] for label in labels if label.lower() in known]
-        strange = not found
-        if len(theirs) != len(labels) or len(found) not in (0, len(labels)):
-            raise UserError(
-                f"--teacher {self.folder} answers {', '.join(theirs[:20])}; {self.task.name} has "
-                f"{', '.join(labels[:20])}: give a model that was fine-tuned for this task"
-            )
-        if strange and self.task.labels:
-            pairs = ", ".join(f"{a} as {b}" for a, b in zip(theirs, labels, strict=True))
-            logger.warning("--teacher: its labels are taken in their order: %s", pairs)
-        return list(range(len(labels))) if strange else found
+    def answers(self, examples: Sequence[Example], accelerator: Accelerator) -> np.ndarray:
+        """Return its logits for examples at full depth, (examples, labels) float32.
+
+        The labels are in the task's order. Answers are computed once and kept in the teacher's
+        folder, under a name that follows from its weights and the tokens; where the folder cannot
+        be written, they are computed at every start.
+
+        Raises UserError for a folder that holds no fine-tuned classifier of the task's labels.
+        """
+        model, tokenizer = self.load()
+        id2label: Any = model.config.id2label
+        order = self.label_order([id2label[number] for number in range(len(id2label))])
+        encoded = self.tokenise(examples, model, tokenizer)
+        key = fingerprint(weights_hash(self.folder), self.folder / "config.json", dict(encoded))
+        path = self.folder / f"answers-{key[:16]}.safetensors"
+        with accelerator.main_process_first():
+            if path.exists():
+                logger.info("The teacher's answers are read from %s", path)
+                answers = load_file(path)["logits"]
+            else:
+                answers = self.compute(model.to(accelerator.device), tokenizer, encoded)
+                with suppress(UserError):
+                    content = save({"logits": answers}, {"fingerprint": key})
+                    RunFolder(self.folder).write(path.name, lambda file: file.write(content))
+        return np.ascontiguousarray(answers[:, order])
 
     def load(self) -> tuple[Any, PreTrainedTokenizerBase]:
         """Load model and tokenizer; UserError for a folder without either, or with a new head."""
@@ -87,49 +103,63 @@ class Teacher:
             )
         return model.eval(), tokenizer
 
-    def answers(self, examples: Sequence[Example], accelerator: Accelerator) -> np.ndarray:
-        """The logits of examples at full depth, (examples, labels) float32 in the task's order.
+    def label_order(self, teacher_labels: Sequence[str]) -> list[int]:
+        """Match the task's labels with the teacher's by name: the teacher's number of each.
 
-        Computed once: they stay in the teacher's folder, or where that cannot be written they are
-        computed at every start, under a name that follows from its weights and the tokens.
+        Where they have no name in common, both are taken in their order, with a warning. Raises
+        UserError where only some names match, or the numbers of labels differ.
         """
-        model, tokenizer = self.load()
-        names: Any = model.config.id2label
-        order = self.order([names[number] for number in range(len(names))])
+        labels = self.task.labels or ("score",)
+        numbers = {name.lower(): number for number, name in enumerate(teacher_labels)}
+        matches = [numbers[label.lower()] for label in labels if label.lower() in numbers]
+        if len(teacher_labels) != len(labels) or len(matches) not in (0, len(labels)):
+            raise UserError(
+                f"--teacher {self.folder} answers {', '.join(teacher_labels[:20])}; "
+                f"{self.task.name} has {', '.join(labels[:20])}: give a model that was fine-tuned "
+                "for this task"
+            )
+        if matches:
+            return matches
+        if self.task.labels:
+            pairs = zip(teacher_labels, labels, strict=True)
+            shown = ", ".join(f"{teacher_label} as {label}" for teacher_label, label in pairs)
+            logger.warning("--teacher: its labels are taken in their order: %s", shown)
+        return list(range(len(labels)))
+
+    def tokenise(
+        self, examples: Sequence[Example], model: Any, tokenizer: PreTrainedTokenizerBase
+    ) -> Any:
+        """Tokenise examples, truncated to what the teacher and `max_seq_length` allow."""
         longest = min(self.max_seq_length, tokenizer.model_max_length)
         if isinstance(model, EarlyExitModel):
-            longest = min(longest, model.config.max_position_embeddings - model.config.extra_tokens)
-        pairs = [(x.text_a,) if x.text_b is None else (x.text_a, x.text_b) for x in examples]
-        encoded = tokenizer(
-            *map(list, zip(*pairs, strict=True)), truncation=True, max_length=longest
+            config: Any = model.config
+            longest = min(longest, config.max_position_embeddings - config.extra_tokens)
+        has_pairs = examples[0].text_b is not None
+        return tokenizer(
+            [example.text_a for example in examples],
+            [example.text_b or "" for example in examples] if has_pairs else None,
+            truncation=True,
+            max_length=longest,
         )
-        found = fingerprint(weights_hash(self.folder), self.folder / "config.json", dict(encoded))
-        path = self.folder / f"answers-{found[:16]}.safetensors"
-        with accelerator.main_process_first():
-            if path.exists():
-                logger.info("The teacher's answers are read from %s", path)
-                answers = load_file(path)["logits"]
-            else:
-                answers = self.compute(model.to(accelerator.device), tokenizer, encoded)
-                with suppress(UserError):
-                    content = save({"logits": answers}, {"fingerprint": found})
-                    RunFolder(self.folder).write(path.name, lambda file: file.write(content))
-        return np.ascontiguousarray(answers[:, order])
 
     @torch.inference_mode()
     def compute(self, model: Any, tokenizer: PreTrainedTokenizerBase, encoded: Any) -> np.ndarray:
-        """Answer tokenised examples, in batches of neighbours in length."""
+        """Answer tokenised examples in batches of neighbours in length: (examples, labels).
+
+        encoded: the tokenizer's answer, lists of the examples' values by name.
+        """
         lengths = np.array([len(ids) for ids in encoded["input_ids"]])
         answers = np.empty((len(lengths), model.config.num_labels), np.float32)
         has_exits = isinstance(model, EarlyExitModel)
-        options = {"output_all_exits": True} if has_exits else {}
         model = packed_copy(model)
         with progress(total=len(lengths), desc="Teacher", unit="example") as bar:
             for rows in sorted_batches(lengths, BATCH_SIZE):
                 texts = {name: [column[row] for row in rows] for name, column in encoded.items()}
                 batch = tokenizer.pad(texts, return_tensors="pt").to(model.device)
-                out = model(**batch, **options)
-                logits = out.all_logits[-1] if has_exits else out.logits
+                if has_exits:
+                    logits = model(**batch, output_all_exits=True).all_logits[-1]
+                else:
+                    logits = model(**batch).logits
                 answers[rows] = logits.float().cpu().numpy()
                 bar.update(len(rows))
         return answers

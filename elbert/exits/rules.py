@@ -279,12 +279,20 @@ class Learnt(ExitRule):
         return size._replace(settings=()).zeros(), size.unknown(size.classes).nan_to_num(0.5)
 
     def step(self, seen: LayerOutput, state: State) -> Outcome:
-        depth, scores_before = state
+        depth, _ = state
         scores = self.scores(seen.logits)
+        return (depth + 1, scores), self.doubt(scores, state) < self.exit_thres
+
+    def doubt(self, scores: Tensor, state: State) -> Tensor:
+        """Compute how probable it is that the layer's answer is wrong: (batch,).
+
+        scores: (batch, classes), of this layer; state: after the layer before.
+        """
+        depth, scores_before = state
         row = self.rows.to(scores.device)[depth.clamp(max=len(self.rows) - 1)]
         bias, slopes = row[..., 0], row[..., 1:]
         logit = bias + (slopes * self.read(scores, scores_before)).sum(-1)  # of being right
-        return (depth + 1, scores), (-logit).sigmoid() < self.exit_thres
+        return (-logit).sigmoid()
 
     def read(self, scores: Tensor, scores_before: Tensor) -> Tensor:
         """Compute what the regression reads: (batch, inputs_read).

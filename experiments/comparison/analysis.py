@@ -8,23 +8,36 @@ reporting half is the budget, which needs no labels; a method whose best setting
 that setting. The *coin* itself mixes two fixed layers of the network; the *oracle* sees the labels.
 """
 
+import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.numpy import load_file
 from scipy.stats import t as student
-from sklearn.linear_model import LogisticRegression
 
-from elbert.configuration import AdaptiveConfig, AlbertActConfig, ElbertConfig, PonderAlbertConfig
+from answers.sweep import Recording
+from elbert.configuration import (
+    AdaptiveConfig,
+    AlbertActConfig,
+    EarlyExitConfig,
+    ElbertConfig,
+    PonderAlbertConfig,
+)
+from elbert.exits.rules import Learnt
 from elbert.ponder.distribution import GeneralizedGeometricDist, prior
-from elbert.rules import AnyRule, exit_scores, normalised_entropy, scan
+from elbert.rules import AnyRule, LayerOutput, Size, exit_scores, normalised_entropy, scan
+from elbert_base.keys import MODE_KEYS, mode_name, parse_value
 from exit_lab.choice import Parts, split
-from exit_lab.compare import Estimate, Frontier, mixed, widened
+from exit_lab.estimates import Estimate, widen_shares
+from exit_lab.frontiers import Mixture, mixture_within
+from exit_lab.learnt import fit_learnt
 from glue.metrics import at_exit, bootstrap_weights, concave_hull, frontier
 
 RECORDED = Path(__file__).parents[1] / "recorded"
@@ -63,30 +76,40 @@ class Answers(NamedTuple):
 # Recordings.
 
 
-def config_of(network: str) -> AdaptiveConfig:
-    """Return the configuration of the network that files with this name have."""
-    depth = depth_of(network) or (12 if network.startswith("twelve") else 6)
-    keys: dict[str, Any] = {
-        "hidden_size": 384,
-        "embedding_size": 384,
-        "num_attention_heads": 12,
-        "num_hidden_layers": depth,
-        "intermediate_size": 3072,
-    }
-    if network.startswith(("untied", "rank")):
-        keys |= {"intermediate_size": 1536, "num_hidden_groups": depth}
-        return ElbertConfig(**keys)
-    if network.startswith("act"):
-        return AlbertActConfig(**keys)
-    if "-beta" in network:
-        keys |= {"pooler_input": "mean", "lambda_layer_arch": "linear", "num_lambda_layers": 1}
-    if network.startswith("palbert"):
-        keys |= {"lambda_layer_arch": "linear_cat", "num_lambda_layers": 3}
-    if network.startswith("p"):
-        target = float(network.partition("-prior")[2] or 0.3)
-        keys |= {"target_halt_probability": target, "halt_normalization": "last_layer"}
-        return PonderAlbertConfig(**keys)
-    return ElbertConfig(**keys)
+MINILM = {"hidden_size": 384, "embedding_size": 384, "num_attention_heads": 12}
+CONFIGS = {
+    "elbert": ElbertConfig,
+    "ponder_albert": PonderAlbertConfig,
+    "albert_act": AlbertActConfig,
+}
+
+
+@cache
+def config_of(path: Path) -> AdaptiveConfig:
+    """Return the configuration of a recording's model, by the start and the flags stored in it."""
+    with safe_open(path, framework="np") as file:
+        run = json.loads(file.metadata()["run"])
+    flags = run["flags"]
+    model_type = mode_name(flags[flags.index("--model_type") + 1])
+    keys = architecture(run["start"])
+    for word in flags:
+        name, is_key, text = word.partition("=")  # of --set
+        if is_key:
+            keys[name] = parse_value(name, text, MODE_KEYS[model_type].keys)
+    return CONFIGS[model_type](**keys)
+
+
+def architecture(start: str) -> dict[str, Any]:
+    """Return the shape of a starting model: KIND-DEPTH, such as untied-6.
+
+    MiniLM's own layers (untied), and those with corrections (rank8), have each weights of their
+    own; a shared layer is twice as wide.
+    """
+    kind, _, depth = start.partition("-")
+    keys: dict[str, Any] = {**MINILM, "num_hidden_layers": int(depth), "intermediate_size": 3072}
+    if kind == "untied" or kind.startswith("rank"):
+        keys |= {"num_hidden_groups": int(depth), "intermediate_size": 1536}
+    return keys
 
 
 @cache
@@ -105,28 +128,26 @@ def costs(task: str, network: str, part: str = "dev") -> np.ndarray:
     Of an exit at each layer, (layers, examples); of a model trained to k layers, of its only
     answer, (1, examples).
     """
-    config = config_of(network)
+    path = path_of(task, network, seeds(task, network)[0])
+    config = config_of(path)
     lengths = rows(task, part)["lengths"].astype(int) + config.extra_tokens
     full = unit_of(task)
-    known = range(lengths.max() + 1)
-    if depth_of(network):
-        return np.array([[config.full_depth_flops(n) for n in known]])[:, lengths] / full
-    layers = range(1, config.num_hidden_layers + 1)
-    table = np.array([[config.early_exit_flops(n, k) for n in known] for k in layers])
-    return table[:, lengths] / full
+    up_to_longest = range(lengths.max() + 1)
+    with safe_open(path, framework="np") as file:
+        has_exits = file.get_slice("all_logits").get_shape()[0] > 1
+    if has_exits:
+        layers = range(1, config.num_hidden_layers + 1)
+        table = [[config.early_exit_flops(n, layer) for n in up_to_longest] for layer in layers]
+    else:
+        table = [[config.full_depth_flops(n) for n in up_to_longest]]
+    return np.array(table)[:, lengths] / full
 
 
 @cache
 def unit_of(task: str) -> float:
     """FLOPs of MiniLM's six layers without exits, mean of the dev set."""
-    config = config_of("untied")
+    config = ElbertConfig(**architecture("untied-6"))
     return float(np.mean([config.full_depth_flops(int(n)) for n in rows(task)["lengths"]]))
-
-
-def depth_of(network: str) -> int:
-    """To how many layers "untied-3-taught" was trained; 0 for a network with exits."""
-    depth = (*network.split("-"), "")[1]
-    return int(depth) if depth.isdigit() else 0
 
 
 def path_of(task: str, network: str, seed: int) -> Path:
@@ -200,28 +221,36 @@ def exits_of(answers: Answers, rule: str, choose: np.ndarray) -> np.ndarray:
 
 
 def learnt_exits(answers: Answers, choose: np.ndarray) -> np.ndarray:
-    """Find exit layers by heads that were trained on `answers.others`: (settings, examples).
+    """Find exit layers under the rule `learnt`: (settings, examples).
 
-    A layer's head says how probable it is that the layer's answer, one of two classes, is right: by
-    logistic regression on the margins of all layers so far, each towards that answer.
+    It is fitted as `sweep_exits.py --rules learnt` fits it, to the further examples.
     """
     others = answers.others
     if others is None:
         raise ValueError("the recording has no further examples")
+    classes = answers.logits.shape[-1]
+    fitted_on = Recording({"all_logits": torch.tensor(others.logits)}, others.labels)
+    unfitted = ElbertConfig(id2label=dict.fromkeys(range(classes), "class"))
+    config = fit_learnt(unfitted, fitted_on, np.arange(len(others.labels)))
+    all_logits = torch.tensor(answers.logits)
+    thresholds = quantiles(doubts_of(config, all_logits)[:, choose])
+    rule = config.exit_rule(thres_name="learnt", exit_thres=thresholds)
+    return scan(rule, {"all_logits": all_logits}).numpy() - 1
+
+
+def doubts_of(config: EarlyExitConfig, all_logits: torch.Tensor) -> np.ndarray:
+    """Compute how probable the rule `learnt` finds an error, at all layers but the last.
+
+    all_logits: (layers, examples, classes). Returns (layers − 1, examples).
+    """
+    rule = cast(Learnt, config.exit_rule(thres_name="learnt", exit_thres=0.0))
+    layers, examples, classes = all_logits.shape
+    state = rule.start(Size((), examples, classes, layers), {})
     doubts = []
-    for layer in range(len(answers.logits) - 1):
-        fitted_on = margins_towards(others.logits[: layer + 1])
-        head = LogisticRegression().fit(fitted_on, others.scores[layer])
-        doubts.append(head.predict_proba(margins_towards(answers.logits[: layer + 1]))[:, 0])
-    doubts = np.stack(doubts)
-    exits = doubts < quantiles(doubts[:, choose]).numpy()[..., None]  # (settings, layers, examples)
-    return np.where(exits.any(1), exits.argmax(1), len(doubts))
-
-
-def margins_towards(logits: np.ndarray) -> np.ndarray:
-    """Each layer's margin of two classes, towards the last one's answer: (examples, layers)."""
-    margins = np.diff(logits)[..., 0]
-    return (margins * np.sign(margins[-1])).T
+    for logits in all_logits[:-1]:
+        doubts.append(rule.doubt(rule.scores(logits), state).numpy())
+        state, _ = rule.step(LayerOutput(logits), state)
+    return np.stack(doubts)
 
 
 def quantiles(values: np.ndarray) -> torch.Tensor:
@@ -279,7 +308,21 @@ def cascade(truncated: Sequence[Answers], choose: np.ndarray) -> Outcomes:
     return joined(found)
 
 
-Method = list[list[Frontier]]  # of each seed; one by each half, which the other half chose
+@dataclass(frozen=True)
+class ExampleFrontier:
+    """A method's best settings, by rising cost, with what each reporting example gets under them.
+
+    So the examples can be drawn again for an interval.
+    """
+
+    limit_cost: np.ndarray  # what a budget is compared with: mean costs, (points,)
+    cost: np.ndarray  # (points, examples)
+    score: np.ndarray  # (points, examples)
+    mixes: bool  # may two settings be mixed, for the costs between them?
+
+
+# Of each seed a frontier for each half of the examples, chosen by the other half.
+Method = list[list[ExampleFrontier]]
 
 
 def method_of(
@@ -290,26 +333,29 @@ def method_of(
     return [[best(found(part.calibration), part, mixes) for part in parts] for found in seeds]
 
 
-def best(found: Outcomes, parts: Parts, mixes: bool = True) -> Frontier:
+def best(found: Outcomes, parts: Parts, mixes: bool = True) -> ExampleFrontier:
     """Choose settings that no other, and no mixture of two, beats on the rows that choose."""
     score, cost = (x[:, parts.calibration].mean(1) for x in found)
     chosen = (concave_hull if mixes else frontier)(cost, score)
     score, cost = (x[chosen][:, parts.report] for x in found)
     order = cost.mean(1).argsort(kind="stable")
-    return Frontier(cost.mean(1)[order], cost[order], score[order], mixes=mixes)
+    return ExampleFrontier(
+        limit_cost=cost.mean(1)[order], cost=cost[order], score=score[order], mixes=mixes
+    )
 
 
-def at(front: Frontier, budget: float) -> tuple[np.ndarray, np.ndarray]:
-    """Each reporting example's score and cost at a budget.
+def at(front: ExampleFrontier, budget: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return each reporting example's score and cost at a budget.
 
     Below the cheapest setting they are that setting's. An example that costs more than the mean
     pays for it what the method buys for as much: so resampled scores are scores at the budget.
     """
-    position = max(0.0, front.position(budget))
-    score, cost = mixed(front.metric, position), mixed(front.cost, position)
-    low = int(position)
-    if position > low:
-        gained, paid = ((x[low + 1] - x[low]).mean() for x in (front.metric, front.cost))
+    mixture = mixture_within(front.limit_cost, budget, front.mixes) or Mixture(0, 0)
+    score = mixture.of(front.score)
+    cost = mixture.of(front.cost)
+    if mixture.share > 0:
+        gained = (front.score[mixture.second] - front.score[mixture.first]).mean()
+        paid = (front.cost[mixture.second] - front.cost[mixture.first]).mean()
         score = score - gained / paid * (cost - cost.mean())
     return score, cost
 
@@ -332,24 +378,32 @@ def load_tokens(path: Path) -> tuple[Outcomes, np.ndarray, np.ndarray]:
 
     Then of a text's tokens the mean updates, and their standard deviation, (settings, examples).
     """
-    tensors, known = load_file(path), rows("SST-2")
-    logits, tokens = (tensors[name][:, CALIBRATION:] for name in ("all_logits", "tokens"))
-    lengths, counts = known["lengths"].astype(int), np.arange(tokens.shape[-1])
-    total, squares = (tokens * counts).sum(-1), (tokens * counts**2).sum(-1)
-    spent = np.vectorize(config_of("act").adaptive_flops)(lengths, total)
-    mean, right = total / lengths, logits.argmax(-1) == known["labels"]
+    tensors = load_file(path)
+    dev = rows("SST-2")
+    logits = tensors["all_logits"][:, CALIBRATION:]
+    tokens = tensors["tokens"][:, CALIBRATION:]
+    lengths = dev["lengths"].astype(int)
+    updates = np.arange(tokens.shape[-1])
+    total = (tokens * updates).sum(-1)
+    squares = (tokens * updates**2).sum(-1)
+    config = cast(AlbertActConfig, config_of(path))
+    flops = np.vectorize(config.adaptive_flops)(lengths, total)
+    is_right = logits.argmax(-1) == dev["labels"]
+    mean = total / lengths
     deviation = np.sqrt(np.maximum(squares / lengths - mean**2, 0))
-    return Outcomes(right.astype(float), spent / unit_of("SST-2")), mean, deviation
+    return Outcomes(is_right.astype(float), flops / unit_of("SST-2")), mean, deviation
 
 
-def depths_of(halts: np.ndarray, network: str) -> tuple[np.ndarray, bool]:
-    """Expected layers, (examples,), of λ (layers, examples), and whether they are the prior's.
+def depths_of(halts: np.ndarray, path: Path) -> tuple[np.ndarray, bool]:
+    """Return the expected layers, (examples,), and whether they are the prior's.
 
     They are where KL(p ‖ prior), the mean over the examples, is below 0.01.
+
+    halts: λ, (layers, examples); path: of the recording.
     """
     halting = GeneralizedGeometricDist(torch.tensor(halts.T))
     layers, examples = halts.shape
-    target = prior(config_of(network), examples, layers, torch.device("cpu"))
+    target = prior(config_of(path), examples, layers, torch.device("cpu"))
     return halting.expected_steps().numpy(), bool(target.kl_div(halting) < 0.01)
 
 
@@ -398,7 +452,7 @@ def resampled(tables: np.ndarray) -> np.ndarray:
 
     Tables of as many examples share the resamples of these, of as many seeds those.
     """
-    seeds = widened(shares_of(tables.shape[-2], 2).T).T
+    seeds = widen_shares(shares_of(tables.shape[-2], 2).T).T
     return (tables @ shares_of(tables.shape[-1], 1) * seeds).sum(-2)
 
 

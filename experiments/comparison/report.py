@@ -24,8 +24,8 @@ from safetensors.numpy import load_file
 from answers.figures import COLOURS, Figure, save_figure, styled
 from elbert.configuration import ElbertConfig
 from elbert.rules import scan
-from exit_lab.choice import certified, losses
-from exit_lab.compare import Estimate
+from exit_lab.choice import count_certified, losses
+from exit_lab.estimates import Estimate
 from experiments.comparison import analysis
 from experiments.comparison.analysis import (
     TASKS,
@@ -146,7 +146,8 @@ def networks_of() -> Networks:
         for seed in seeds(task, kind):
             found = load(task, kind, seed)
             if found.halts is not None:
-                depths, unmoved = analysis.depths_of(found.halts, kind)
+                path = analysis.path_of(task, kind, seed)
+                depths, unmoved = analysis.depths_of(found.halts, path)
                 verdict = analysis.failure(found.scores, found.labels, unmoved)
                 numbers = depths.mean(), depths.std(), found.scores.mean(1).max()
                 log.append((task, NETWORKS[kind], seed, *map(float, numbers), verdict or "learnt"))
@@ -259,7 +260,8 @@ def layers() -> str:
                 scores = [100 * x[min(len(x), int(depth)) - 1].mean() for x in found]
                 cells[depth, f"{row} ({len(found)})"] = f"{np.mean(scores):.1f}"
     for family in ("untied", "shared"):
-        for depth, cost in zip(depths, analysis.costs("SST-2", family).mean(1), strict=True):
+        costs = analysis.costs("SST-2", f"{family}-exits").mean(1)
+        for depth, cost in zip(depths, costs, strict=True):
             cells[depth, f"*cost of an exit on SST-2, {LAYERS[family]}*"] = f"{cost:.2f}"
     return table("100 × score (seeds)", depths, cells)
 
@@ -280,7 +282,7 @@ def overview(methods: Methods, networks: Networks) -> str:
     others = {key: area(methods[key]) for key in methods if key[1] != COIN}
     gains = estimates({key: difference(x, coins[key[0]]) for key, x in others.items()})
     cells: dict = {(task, "the coin itself"): f"{100 * x.mean():.1f}" for task, x in coins.items()}
-    cells |= {key: gain.points() for key, gain in gains.items()}
+    cells |= {key: gain.difference_text() for key, gain in gains.items()}
     for task, coin in coins.items():
         most = np.mean([analysis.oracle(a, WIDE) for a in networks[task, "shared-exits"]])
         cells[task, "oracle"] = f"{100 * (most - coin.mean()):+.1f}"
@@ -299,7 +301,7 @@ def who_stops(methods: Methods, networks: Networks) -> str:
     for key, gain in estimates(contrasts).items():
         task, kind, rule, level, room = key
         cells[task, f"{NETWORKS[kind]}: its coin"] = f"{100 * level:.1f}"
-        cells[task, f"{NETWORKS[kind]}: {RULES[rule]}"] = gain.points()
+        cells[task, f"{NETWORKS[kind]}: {RULES[rule]}"] = gain.difference_text()
         rows.append((*key, *gain, gain.value / room))
     write("networks", "task,network,rule,coin,oracle - coin,gain,low,high,efficiency", rows)
     return table("gain over the coin of the same network, in points", TASKS, cells)
@@ -331,7 +333,7 @@ def claims(methods: Methods) -> str:
                 if all(within(cost, budget) for cost, _ in both):
                     row = f"{task}: {' − '.join(pair)}"
                     contrasts[f"{budget}", row] = difference(*(score for _, score in both))
-    cells = {key: found.points() for key, found in estimates(contrasts).items()}
+    cells = {key: found.difference_text() for key, found in estimates(contrasts).items()}
     return table("difference in points at a cost of", [f"{x}" for x in BUDGETS], cells)
 
 
@@ -365,7 +367,7 @@ def certified_exits() -> str:
         risk, depth = lost["dev"].mean(1), exits["dev"].mean(1) / 6
         for count in counts:
             chosen_by = rng.integers(lost[part].shape[1], size=(1000, count))
-            sure = [certified(lost[part][:, sample], alpha, 0.05) for sample in chosen_by]
+            sure = [count_certified(lost[part][:, sample], alpha, 0.05) for sample in chosen_by]
             chosen = np.maximum(sure, 1) - 1  # the first setting is full depth
             above, cost = float((risk[chosen] > alpha).mean()), float(depth[chosen].mean())
             rows.append((title, count, above, cost))

@@ -11,7 +11,8 @@ from elbert import ElbertConfig
 from elbert.exits.rules import RULES
 from glue.tasks import TASKS, Example
 
-SWEPT_RULES = [*RULES]
+SWEPT_RULES = list(RULES)
+# Short grids of some keys, where a rule reads them; every other key has its own grid.
 SMALL = {
     "exit_thres": "0:1:0.25",
     "cnt_thres": "1:N",
@@ -25,6 +26,7 @@ EVIL = "</script><script>document.title = 'owned'</script><b>bold</b> & {{data}}
 
 
 def made_recording(classes: int, examples: int = 40, layers: int = 5, seed: int = 0) -> Recording:
+    """Record answers that grow surer by layer; the last layer is right about most labels."""
     generator = torch.Generator().manual_seed(seed)
     steps = torch.randn(layers, examples, classes, generator=generator)
     logits = steps.cumsum(0)
@@ -38,28 +40,30 @@ def made_recording(classes: int, examples: int = 40, layers: int = 5, seed: int 
 
 
 def config_of(recording: Recording, **keys) -> ElbertConfig:
-    """Of a model that could have been recorded."""
+    """Configure a model that could have been recorded."""
     layers, _, classes = recording.tensors["all_logits"].shape
     keys = {"learnt_weights": [[0.0, 0.7, 0.3]], **keys}
     return ElbertConfig(num_hidden_layers=layers, num_labels=classes, **keys)
 
 
 def sweep_of(recording: Recording, task: str, rules=None, grid=SMALL) -> Sweep:
-    """Each of the rules over its grid; all rules that fit the task unless some are named."""
+    """Sweep each of `rules` over its grid; by default all rules that fit the task."""
     config = config_of(recording)
-    rules, kinds = rules or sweepable(config), config.exit_rules()
-    read = {key for name in rules for key in kinds[name].reads}
-    grids = make_grids(config, rules, {key: grid[key] for key in grid if key in read})
-    return sweep(config, grids, recording, TASKS[task])
+    rules = rules or sweepable(config)
+    classes = config.exit_rules()
+    keys_read = {key for name in rules for key in classes[name].reads}
+    texts = {key: text for key, text in grid.items() if key in keys_read}
+    return sweep(config, make_grids(config, rules, texts), recording, TASKS[task])
 
 
-def swept(classes: int, task: str, rules=None, **made) -> tuple[Sweep, Recording]:
-    recording = made_recording(classes, **made)
+def swept(classes: int, task: str, rules=None, **recorded) -> tuple[Sweep, Recording]:
+    """Sweep a recording made with the options `recorded`."""
+    recording = made_recording(classes, **recorded)
     return sweep_of(recording, task, rules), recording
 
 
 def explored(task: str) -> tuple[Sweep, list[Example], np.ndarray]:
-    """What explorer.html shows: a sweep, its examples, and confidences (layers, examples)."""
+    """Make what explorer.html shows: a sweep, its examples, confidences (layers, examples)."""
     classes = TASKS[task].num_labels
     recording = made_recording(classes, EXPLORED, seed=4)
     if classes > 1:  # whatever the answers, so that many are wrong

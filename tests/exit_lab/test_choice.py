@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import binomtest, entropy
 
-from answers.sweep import Recording, make_grids, sweep
+from answers.sweep import Recording, sweep
 from elbert import ElbertConfig, UserError
 from elbert_base.keys import EXIT_KEYS
 from exit_lab.choice import (
@@ -17,6 +17,7 @@ from exit_lab.choice import (
     losses,
     split,
 )
+from exit_lab.goals import GOAL_KEYS, Goal, MaxCost, MaxDrop, MaxLatency, MaxRisk, parse_goal
 from glue.tasks import TASKS
 from tests.exit_lab.builders import SWEPT_RULES, swept
 
@@ -24,9 +25,9 @@ from tests.exit_lab.builders import SWEPT_RULES, swept
 @pytest.mark.parametrize(
     ("goal", "limits"),
     [
-        ("max_cost", (0.1, 0.4, 0.7, 1)),
-        ("max_drop", (-1, 0, 0.05, 0.2)),
-        ("max_p95_ms", (0.5, 2.5, 4, 9)),
+        (MaxCost, (0.1, 0.4, 0.7, 1)),
+        (MaxDrop, (-1, 0, 0.05, 0.2)),
+        (MaxLatency, (0.5, 2.5, 4, 9)),
     ],
 )
 def test_a_choice_is_the_best_that_is_allowed(goal, limits):
@@ -38,14 +39,44 @@ def test_a_choice_is_the_best_that_is_allowed(goal, limits):
     p95, cost = 1000 * np.quantile(times, 0.95, axis=1), exits.mean(1) / 5
     metric, full = made.main_metric(made.exit_layer, rows), (made.predictions[-1] == made.labels)
     drop = full[rows].mean() - metric
-    limited = {"max_cost": cost, "max_drop": drop, "max_p95_ms": p95}[goal]
-    order = (cost, -metric) if goal == "max_drop" else (-metric, limited)
+    limited = {MaxCost: cost, MaxDrop: drop, MaxLatency: p95}[goal]
+    order = (cost, -metric) if goal is MaxDrop else (-metric, limited)
     for limit in limits:
-        chosen = choose(made, {goal: limit}, [], rows).setting
+        chosen = choose(made, goal(limit), [], rows).setting
         triples = zip(*order, limited, strict=True)
         allowed = [(a, b) for a, b, x in triples if x <= limit + 1e-9]
         assert allowed or chosen is None
         assert not allowed or [x[chosen] for x in order] == pytest.approx(min(allowed))
+
+
+@pytest.mark.parametrize(
+    ("texts", "goal"),
+    [
+        (["max_cost=0.5"], MaxCost(0.5)),
+        (["max_p95_ms=20"], MaxLatency(20.0)),
+        (["max_drop=0.01"], MaxDrop(0.01)),
+        (["delta=0.05", "risk=0.02"], MaxRisk(risk=0.02, delta=0.05)),
+    ],
+)
+def test_a_goal_is_parsed(texts: list[str], goal: Goal):
+    assert parse_goal(texts) == goal
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["risk=0.02"], "risk=… with delta=…"),
+        (["delta=0.02"], "risk=… with delta=…"),
+        (["max_cost=0.5", "max_drop=0.1"], "give max_cost=…, or max_drop=…"),
+        ([f"{key}=0.5" for key in GOAL_KEYS], "give max_cost=…, or max_drop=…"),
+        (["maxcost=0.5"], "--pick maxcost=0.5: did you mean max_cost"),
+        (["max_cost=-1"], "max_cost = -1: allowed is a number of at least 0"),
+        (["max_cost"], "--pick max_cost: "),
+    ],
+)
+def test_goals_that_do_not_go_together_say_which_do(texts, message):
+    with pytest.raises(UserError, match=message):
+        parse_goal(texts)
 
 
 def test_a_split_is_seeded_and_leaves_nobody_out():
@@ -59,15 +90,15 @@ def test_a_split_is_seeded_and_leaves_nobody_out():
 def test_losses_are_what_early_exit_gets_wrong():
     predictions = np.array([[0, 1, 0, 1], [0, 0, 1, 1]])
     exits = np.array([[1, 1, 1, 1], [2, 2, 2, 2], [1, 2, 1, 2]])
-    found = losses(predictions, np.array([0, 0, 0, 1]), exits)
-    assert found.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
+    is_lost = losses(predictions, np.array([0, 0, 0, 1]), exits)
+    assert is_lost.tolist() == [[0, 1, 0, 0], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
 @pytest.mark.parametrize("rule", SWEPT_RULES)
 def test_the_path_of_every_rule_lets_examples_exit_ever_earlier(rule):
     """Two classes: along the walk no example exits later than before."""
-    found, _ = swept(2, "rte", rules=[rule], examples=200)
-    along = found.exit_layer[fixed_sequence(found.grids[rule], EXIT_KEYS)].astype(int)
+    made, _ = swept(2, "rte", rules=[rule], examples=200)
+    along = made.exit_layer[fixed_sequence(made.grids[rule], EXIT_KEYS)].astype(int)
     assert (np.diff(along, axis=0) <= 0).all()
 
 
@@ -97,15 +128,14 @@ def test_violations_stay_within_delta_from_logits_to_choice():
     """An exit_thres above √(2α) breaks the promise: in 4.2% of draws; one event off, in 8.7%."""
     alpha = 0.02
     safest = math.sqrt(2 * alpha)  # 0.2
-    texts = {"exit_thres": "0,0.05,0.1,0.15,0.2005,0.25,0.3,0.5"}
+    grids = {"entropy": {"exit_thres": (0, 0.05, 0.1, 0.15, 0.2005, 0.25, 0.3, 0.5)}}
     config = ElbertConfig(num_hidden_layers=2)
-    grids = make_grids(config, ["entropy"], texts)
     rng = np.random.default_rng(11)
     violations = useful = 0
     for _ in range(SIMULATIONS):
-        found = sweep(config, grids, known_risk_recording(rng, 535), TASKS["rte"])
-        choice = control_risk(found, ["entropy"], np.arange(535), {"risk": alpha, "delta": DELTA})
-        chosen = found.settings[choice.setting]["exit_thres"]
+        made = sweep(config, grids, known_risk_recording(rng, 535), TASKS["rte"])
+        choice = control_risk(made, ["entropy"], np.arange(535), MaxRisk(alpha, DELTA))
+        chosen = made.settings[choice.setting]["exit_thres"]
         violations += chosen > safest
         useful += chosen >= 0.1
     assert 0.03 < violations / SIMULATIONS <= DELTA
@@ -115,30 +145,30 @@ def test_violations_stay_within_delta_from_logits_to_choice():
 @pytest.mark.parametrize("rules", [["bias_1"], ["entropy", "max_prob"]])
 def test_the_cheapest_certified_setting_is_chosen(rules):
     """Of all settings before the first that fails scipy's test, where rules share δ evenly."""
-    found, _ = swept(2, "rte", examples=400)
-    choice = control_risk(found, rules, np.arange(400), {"risk": 0.1, "delta": 0.1})
+    made, _ = swept(2, "rte", examples=400)
+    choice = control_risk(made, rules, np.arange(400), MaxRisk(0.1, 0.1))
     passed = []
     for rule in rules:
-        walk = fixed_sequence(found.grids[rule], EXIT_KEYS)
-        path = [found.of_rule(rule).start + i for i in walk]
-        risk = losses(found.predictions, found.labels, found.exit_layer[path]).mean(1)
+        walk = fixed_sequence(made.grids[rule], EXIT_KEYS)
+        path = [made.of_rule(rule).start + i for i in walk]
+        risk = losses(made.predictions, made.labels, made.exit_layer[path]).mean(1)
         p = [binomtest(round(r * 400), 400, 0.1, alternative="less").pvalue for r in risk]
         stop = next((i for i, value in enumerate(p) if value > 0.1 / len(rules)), len(path))
         assert 0 < stop < len(path)
         passed += path[:stop]
-    cost = found.cost(found.exit_layer)
+    cost = made.cost(made.exit_layer)
     assert cost[choice.setting] == min(cost[passed])
     assert f"{len(passed)} of " in choice.reason
 
 
 def test_a_guarantee_from_too_few_examples_says_how_many_it_needs():
-    found, _ = swept(2, "rte", examples=60)
-    choice = control_risk(found, ["entropy"], np.arange(30), {"risk": 0.02, "delta": 0.05})
+    made, _ = swept(2, "rte", examples=60)
+    choice = control_risk(made, ["entropy"], np.arange(30), MaxRisk(0.02, 0.05))
     assert choice.setting is None
     assert "even a setting without a single loss needs 149 examples" in choice.reason
 
 
 def test_a_guarantee_needs_classes():
-    found, _ = swept(1, "sts-b", examples=300)
+    made, _ = swept(1, "sts-b", examples=300)
     with pytest.raises(UserError, match="needs a task with classes"):
-        control_risk(found, ["bias_1"], np.arange(300), {"risk": 0.02, "delta": 0.05})
+        control_risk(made, ["bias_1"], np.arange(300), MaxRisk(0.02, 0.05))

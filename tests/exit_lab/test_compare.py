@@ -1,4 +1,4 @@
-"""Coin and oracle by hand and by brute force; rules at equal costs; the report of a choice."""
+"""Baselines by hand and by brute force; rules at equal costs; the report of a choice."""
 
 import dataclasses
 import re
@@ -9,19 +9,14 @@ import pytest
 from scipy.stats import bootstrap
 
 from answers.predict import record_layers, run_all
-from answers.sweep import COIN, FULL_DEPTH, ORACLE, TRUNCATION, Recording, Sweep
+from answers.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION, Recording, Sweep
 from elbert import ElbertConfig
 from exit_lab.choice import Parts, first_allowed, split
-from exit_lab.compare import (
-    Point,
-    estimate,
-    frontier_set,
-    held_out_report,
-    points_at,
-    two_models,
-)
-from exit_lab.explorer import explorer_page
+from exit_lab.compare import compare_two_models, held_out_report, points_within
+from exit_lab.estimates import estimate
+from exit_lab.explorer import PageInfo, explorer_page
 from exit_lab.figures import curve_of
+from exit_lab.frontiers import FrontierSet, Mixture, Point, frontier_set, mixture_within
 from glue.tasks import TASKS
 from tests.conftest import job_of, random_ids, run_of, tiny_model
 from tests.exit_lab.builders import EVIL, SWEPT_RULES, explored, swept
@@ -44,19 +39,19 @@ def by_hand(answers: np.ndarray = ANSWERS, task: str = "rte", label: float = 1) 
     return Sweep(TASKS[task], ElbertConfig(), {}, [], none, answers, np.full(examples, label))
 
 
-def baselines(made: Sweep, resamples: int = 20):
+def baselines(made: Sweep, resamples: int = 20) -> FrontierSet:
     everyone = np.arange(len(made.labels))
     return frontier_set(made, Parts(everyone, everyone), resamples, seed=0)
 
 
-def test_a_coin_is_the_best_mixture_of_any_two_layers_on_the_calibration_part():
+def test_the_random_mixture_is_the_best_of_any_two_layers_on_the_calibration_part():
     """Brute force over all pairs; measured on the other part, draw by draw."""
-    found, _ = swept(2, "rte", examples=200)
+    made, _ = swept(2, "rte", examples=200)
     parts = split(200, 0.5, seed=1)
-    fronts = frontier_set(found, parts, resamples=30, seed=0)
-    right = found.predictions == found.labels
+    fronts = frontier_set(made, parts, resamples=30, seed=0)
+    right = made.predictions == made.labels
     calibration, report = (right[:, rows].mean(1) for rows in parts)
-    drawn = right[:, parts.report] @ fronts.drawn[1:].T / len(parts.report)
+    drawn = right[:, parts.report] @ fronts.resample_weights[1:].T / len(parts.report)
     for layers in np.linspace(1, 5, 23):
         mixtures = [
             (calibration[k - 1], report[k - 1], drawn[k - 1]) for k in range(1, 6) if k <= layers
@@ -68,10 +63,22 @@ def test_a_coin_is_the_best_mixture_of_any_two_layers_on_the_calibration_part():
                     (1 - share) * v[a - 1] + share * v[b - 1] for v in (calibration, report, drawn)
                 ]
                 mixtures.append(tuple(mix))
-        _, metric, drawn_metrics = max(mixtures, key=lambda one: one[0])
-        found = fronts.at(COIN, layers / 5).metric
-        assert found[0] == pytest.approx(metric)
-        assert found[1:] == pytest.approx(drawn_metrics)
+        _, metric, drawn_metrics = max(mixtures, key=lambda mixture: mixture[0])
+        mixture_metric = fronts.at(RANDOM_MIXTURE, layers / 5).metric
+        assert mixture_metric[0] == pytest.approx(metric)
+        assert mixture_metric[1:] == pytest.approx(drawn_metrics)
+
+
+def test_a_mixture_costs_the_limit_and_a_single_setting_at_most_that():
+    costs = np.array([0.25, 0.5, 1.0])
+    assert mixture_within(costs, 0.2, mixes=True) is None
+    assert mixture_within(costs, 0.25, mixes=True) == Mixture(0, 0)
+    assert mixture_within(costs, 0.75, mixes=True) == Mixture(1, 2, pytest.approx(0.5))
+    assert mixture_within(costs, 0.75, mixes=True).of(costs) == pytest.approx(0.75)
+    assert mixture_within(costs, 0.75, mixes=False) == Mixture(1, 1)
+    assert mixture_within(costs, 2.0, mixes=True) == Mixture(2, 2)
+    with pytest.raises(ValueError, match="truncation has no setting"):
+        baselines(by_hand()).at(TRUNCATION, 0.2)
 
 
 def test_the_oracle_exits_at_the_first_right_layer_by_hand():
@@ -83,9 +90,9 @@ def test_the_oracle_exits_at_the_first_right_layer_by_hand():
         [1, 1, 1, 1, 2, 2, 3, 3, 3, 1],
         [1, 1, 1, 1, 2, 2, 3, 3, 3, 1],
     ]
-    found = baselines(made)
+    fronts = baselines(made)
     for layers, metric in [(10, 0.4), (11, 0.5), (12, 0.6), (15, 0.75), (18, 0.9), (40, 0.9)]:
-        point = found.at(ORACLE, layers / 40)
+        point = fronts.at(ORACLE, layers / 40)
         assert point.metric[0] == pytest.approx(metric)
         assert point.cost == pytest.approx(min(layers, 18) / 40)
 
@@ -97,44 +104,46 @@ def test_the_oracle_of_a_regression_takes_the_first_of_the_least_errors():
 
 
 def test_exit_efficiency_by_hand():
-    """At a cost of 0.45 the coin has 0.6 and the oracle 0.9: 0.75 is half the way.
+    """At a cost of 0.45 the mixture has 0.6 and the oracle 0.9: 0.75 is half the way.
 
-    The coin tosses between layers 1 and 3: layer 2 has 0.5, where the two have 0.65.
+    It is of layers 1 and 3: layer 2 has 0.5, where these two have 0.65.
     """
-    found = baselines(by_hand())
-    assert found.at(COIN, 0.45).settings.tolist() == [0, 2]
+    fronts = baselines(by_hand())
+    assert fronts.at(RANDOM_MIXTURE, 0.45).settings == [0, 2]
     rule = Point([], 0.45, np.full(21, 0.75))
-    assert found.efficiency(rule)[0] == pytest.approx(0.5)
-    assert found.efficiency(found.at(ORACLE, 0.45))[0] == pytest.approx(1)
-    assert found.efficiency(found.at(COIN, 0.45))[0] == pytest.approx(0)
-    assert found.efficiency(found.at(COIN, 0.25)) is None  # nothing to gain
+    assert fronts.efficiency(rule).value == pytest.approx(0.5)
+    assert fronts.efficiency(fronts.at(ORACLE, 0.45)).value == pytest.approx(1)
+    assert fronts.efficiency(fronts.at(RANDOM_MIXTURE, 0.45)).value == pytest.approx(0)
+    assert fronts.efficiency(fronts.at(RANDOM_MIXTURE, 0.25)) is None  # nothing to gain
 
 
 def test_a_comparison_chooses_on_one_part_and_reports_on_the_other():
-    found, _ = swept(2, "rte", examples=200)
+    made, _ = swept(2, "rte", examples=200)
     parts = split(200, 0.5, seed=1)
-    fronts = frontier_set(found, parts, resamples=200, seed=0)
-    assert list(fronts.frontiers) == [*SWEPT_RULES, TRUNCATION, COIN, ORACLE, FULL_DEPTH]
+    fronts = frontier_set(made, parts, resamples=200, seed=0)
+    assert list(fronts.frontiers) == [*SWEPT_RULES, TRUNCATION, RANDOM_MIXTURE, ORACLE, FULL_DEPTH]
     for rule, limit in product(SWEPT_RULES, (0.5, 0.8)):
-        exits, (point,) = found.exit_layer[found.of_rule(rule)], points_at(fronts, rule, [limit])
-        cost, metric = (f(exits, parts.calibration) for f in (found.cost, found.main_metric))
+        exits = made.exit_layer[made.of_rule(rule)]
+        (point,) = points_within(fronts, rule, [limit])
+        cost = made.cost(exits, parts.calibration)
+        metric = made.main_metric(exits, parts.calibration)
         best = first_allowed(cost <= limit + 1e-9, -metric, cost)
         if best is None:
             assert point is None
             continue
         report, (value, low, high) = exits[best][None], estimate(point.metric)
-        assert value == pytest.approx(found.main_metric(report, parts.report)[0])
-        assert point.cost == pytest.approx(found.cost(report, parts.report)[0])
+        assert value == pytest.approx(made.main_metric(report, parts.report)[0])
+        assert point.cost == pytest.approx(made.cost(report, parts.report)[0])
         assert low <= value <= high
-        coin = fronts.at(COIN, point.cost)
-        assert fronts.over_coin(point).value == pytest.approx(value - coin.metric[0])
-    right = found.predictions[:, parts.report] == found.labels[parts.report]
-    assert points_at(fronts, FULL_DEPTH, [0.5])[0].metric[0] == pytest.approx(right[-1].mean())
+        mixture = fronts.at(RANDOM_MIXTURE, point.cost)
+        assert fronts.gain_over_mixture(point).value == pytest.approx(value - mixture.metric[0])
+    right = made.predictions[:, parts.report] == made.labels[parts.report]
+    assert points_within(fronts, FULL_DEPTH, [0.5])[0].metric[0] == pytest.approx(right[-1].mean())
     assert fronts.at(TRUNCATION, 0.5).cost in (0.2, 0.4)
     # Paired: no draw differs from itself.
-    difference = fronts.over_coin(fronts.at(COIN, 0.5))
+    difference = fronts.gain_over_mixture(fronts.at(RANDOM_MIXTURE, 0.5))
     assert difference == pytest.approx([0, 0, 0])
-    assert difference.points() == "+0.0 [+0.0, +0.0]"
+    assert difference.difference_text() == "+0.0 [+0.0, +0.0]"
 
 
 def test_two_models_differ_by_scipys_paired_bootstrap():
@@ -147,29 +156,34 @@ def test_two_models_differ_by_scipys_paired_bootstrap():
         models.append((job, Recording(record_layers(job), labels)))
         answers.append(real["logits"].argmax(-1).numpy() == labels)
         costs.append(real["exit_layer"].numpy() / 4)
-    lines = two_models({"a": models[:1], "b": models[1:2]}, seed=0).splitlines()
+    lines = compare_two_models({"a": models[:1], "b": models[1:2]}, seed=0).splitlines()
     for name, (first, second) in (("acc", answers[:2]), ("computation cost", costs[:2])):
         cells = next(line.split("|")[2:5] for line in lines if line.startswith(f"| {name} |"))
         numbers = [[float(x) for x in re.findall(r"[-+]?\d\.\d+", cell)] for cell in cells]
         assert [x[0] for x in numbers] == pytest.approx(
             [first.mean(), second.mean(), second.mean() - first.mean()], abs=1e-4
         )
-        both, paired = (second, first), {"paired": True, "method": "percentile", "rng": 0}
-        found = bootstrap(both, lambda x, y, axis: x.mean(axis) - y.mean(axis), **paired)
-        assert numbers[2][1:] == pytest.approx([*found.confidence_interval], abs=0.02)
+        expected = bootstrap(
+            (second, first),
+            lambda x, y, axis: x.mean(axis) - y.mean(axis),
+            paired=True,
+            method="percentile",
+            rng=0,
+        )
+        assert numbers[2][1:] == pytest.approx([*expected.confidence_interval], abs=0.02)
         assert ("**" in cells[2]) == (numbers[2][1] > 0 or numbers[2][2] < 0)
-    text = two_models({"a": models[:1], "b*": models[1:]}, seed=0)
+    text = compare_two_models({"a": models[:1], "b*": models[1:]}, seed=0)
     assert "| mean of 2 seeds, b* |" in text
     assert f" {np.mean(answers[1:]):.4f} [" in text
 
 
-def test_a_choice_that_a_coin_matches_is_called_so():
-    found, _ = swept(2, "rte", rules=["entropy"], examples=200)
+def test_a_choice_that_a_random_mixture_matches_is_called_so():
+    made, _ = swept(2, "rte", rules=["entropy"], examples=200)
     parts = split(200, 0.5, seed=0)
-    layer = dataclasses.replace(found, exit_layer=found.truncations[1:2], settings=[{}])
+    layer = dataclasses.replace(made, exit_layer=made.truncations[1:2], settings=[{}])
     text = held_out_report(layer, 0, parts, seed=0)
     assert "\nNot shown to be better than a coin that stops each example at layer " in text
-    oracle = dataclasses.replace(layer, exit_layer=found.oracle[-1:])
+    oracle = dataclasses.replace(layer, exit_layer=made.oracle[-1:])
     text = held_out_report(oracle, 0, parts, seed=0)
     assert "\nBetter than" in text
     assert text.endswith("as a share of the oracle's: 1.00 [1.00, 1.00]\n")
@@ -179,16 +193,17 @@ def test_a_choice_that_a_coin_matches_is_called_so():
 
 
 def test_a_curve_never_goes_back():
-    found = frontier_set(swept(2, "rte", examples=120)[0], split(120, 0.5, 1), 50, seed=0)
+    made, _ = swept(2, "rte", examples=120)
+    fronts = frontier_set(made, split(120, 0.5, 1), 50, seed=0)
     for name in SWEPT_RULES:
-        cost, metric, low, high = curve_of(found, name)
+        cost, metric, low, high = curve_of(fronts, name)
         assert (np.diff(cost) >= 0).all()
         assert (np.diff(metric) != 0).all()  # no idle ink
         assert ((low <= metric) & (metric <= high)).all()
 
 
 def test_the_explorers_texts_and_title_are_escaped():
-    page = explorer_page(*explored("rte"), {"title": "<i>" + EVIL})
+    page = explorer_page(*explored("rte"), PageInfo("<i>" + EVIL))
     assert "default-src 'none'" in page  # the network is asked nothing
     assert page.count("</script>") == 2  # the data's and the program's own
     assert "<title>&lt;i&gt;&lt;/script&gt;" in page

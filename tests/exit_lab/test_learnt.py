@@ -5,7 +5,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.special import expit, logit, softmax
 
-from exit_lab.learnt import fit_weights
+from exit_lab.learnt import fit_learnt, fit_weights
 from tests.exit_lab.builders import config_of, made_recording
 
 
@@ -30,9 +30,9 @@ def inputs_and_shares(logits: np.ndarray, labels: np.ndarray, layer: int) -> tup
 def test_each_layers_weights_are_the_most_likely_ones(classes):
     """By a penalised likelihood, Σ −log p + |w|²/2, of the examples that choose alone."""
     recording, rows = made_recording(classes, examples=120, seed=3), np.arange(0, 120, 2)
-    found = fit_weights(config_of(recording), recording, rows)
+    fitted = fit_weights(config_of(recording), recording, rows)
     logits = recording.tensors["all_logits"].double().numpy()[:, rows]
-    for layer, weights in enumerate(found):
+    for layer, weights in enumerate(fitted):
         inputs, shares = inputs_and_shares(logits, recording.labels[rows], layer)
 
         def loss(w, inputs=inputs, shares=shares):
@@ -41,3 +41,13 @@ def test_each_layers_weights_are_the_most_likely_ones(classes):
 
         best = minimize(loss, np.zeros(1 + inputs.shape[1]))
         assert weights == pytest.approx(best.x, abs=2e-3)
+
+
+def test_the_fitted_configuration_is_another_one():
+    recording, rows = made_recording(2), np.arange(20)
+    config = config_of(recording)
+    before = config.to_dict()
+    fitted = fit_learnt(config, recording, rows)
+    assert config.to_dict() == before
+    assert fitted.learnt_weights == fit_weights(config, recording, rows)
+    assert fitted.to_dict() == before | {"learnt_weights": fitted.learnt_weights}

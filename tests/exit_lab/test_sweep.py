@@ -8,6 +8,7 @@ from hypothesis import given
 
 from answers.sweep import make_grids
 from elbert import ElbertConfig, UserError
+from elbert.exits.rules import RULES
 from elbert.rules import exits_by_window, scan
 from exit_lab.tables import write_tables
 from glue.metrics import concave_hull, frontier
@@ -45,8 +46,10 @@ def test_bad_grids_say_what_is_allowed(key, text, message):
 
 
 def test_a_grid_that_no_rule_reads_names_the_rules_that_do():
+    readers = [name for name, (rule, _) in RULES.items() if "margin" in rule.reads]
+    assert {"bias_1", "bias_2", "bias_3"} <= {*readers}
     words = (
-        "grid margin=0.1: entropy, patience read no margin; rules that do: bias_1, bias_2, bias_3"
+        f"grid margin=0.1: entropy, patience read no margin; rules that do: {', '.join(readers)}"
     )
     with pytest.raises(UserError, match=words):
         make_grids(ElbertConfig(), ["entropy", "patience"], {"margin": "0.1"})
@@ -70,14 +73,14 @@ def test_the_window_that_ended_a_pass_is_told():
 
 
 def test_both_files_end_with_the_baselines(tmp_path):
-    found, _ = swept(3, "mnli")
-    write_tables(found, tmp_path)
+    made, _ = swept(3, "mnli")
+    write_tables(made, tmp_path)
     *settings, first, second, third, fourth, last = rows_of(tmp_path / "sweep.csv")
-    assert len(settings) == len(found.settings)
+    assert len(settings) == len(made.settings)
     assert not any(row["layer"] for row in settings)
     layers = [first, second, third, fourth, last]
     assert [(row["rule"], row["layer"]) for row in layers] == [("truncation", n) for n in "12345"]
-    accuracies = (found.predictions == found.labels).mean(1).tolist()
+    accuracies = (made.predictions == made.labels).mean(1).tolist()
     assert [float(row["acc"]) for row in layers] == pytest.approx(accuracies)
     assert [float(row["compute_ratio"]) for row in layers] == [0.2, 0.4, 0.6, 0.8, 1.0]
     best = [(row["rule"], row["layer"]) for row in rows_of(tmp_path / "frontier.csv")]

@@ -19,6 +19,7 @@ from experiments.comparison.analysis import (
     halves,
     oracle,
     outcomes,
+    path_of,
     resampled,
     seed_factor,
     simultaneous,
@@ -64,11 +65,11 @@ def test_a_learnt_exit_trusts_what_was_right_elsewhere(answers):
 
 def test_depths_of_the_prior_and_of_others():
     prior = np.array([[0.3, 0.3, 0.3, 0.3, 0.3, 1.0]] * 2, np.float32).T
-    depths, unmoved = depths_of(prior, "pondernet")
+    depths, unmoved = depths_of(prior, path_of("SST-2", "pondernet", 42))
     assert depths == pytest.approx([(1 - 0.7**6) / 0.3] * 2)
     assert unmoved
     prior[0] = [0.5, 0.1]
-    depths, unmoved = depths_of(prior, "pondernet")
+    depths, unmoved = depths_of(prior, path_of("SST-2", "pondernet", 42))
     rest = (1 - 0.7**5) / 0.3
     assert depths == pytest.approx([1 + 0.5 * rest, 1 + 0.9 * rest])
     assert not unmoved

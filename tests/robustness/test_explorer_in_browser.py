@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from exit_lab.explorer import explorer_page
-from exit_lab.tables import rows_of
+from exit_lab.explorer import PageInfo, explorer_page
+from exit_lab.tables import setting_rows
 from tests.exit_lab.builders import EVIL, EXPLORED, explored
 from tests.robustness.conftest import requests_of, size
 
@@ -35,11 +35,15 @@ return {
 @pytest.mark.parametrize("task", ["rte", pytest.param("sts-b", marks=pytest.mark.slow)])
 def test_the_page_shows_the_sweep(browser, tmp_path, task):
     swept, *content = explored(task)
-    rows, start = rows_of(swept), 50
+    rows, start = setting_rows(swept), 50
     path = tmp_path / "explorer.html"
-    about = {"title": f"{task} <b>", "start": start, "fixed": {"window_score": "lead"}}
-    about["command"] = "python run_glue.py …"
-    path.write_text(explorer_page(swept, *content, about))
+    info = PageInfo(
+        title=f"{task} <b>",
+        start=start,
+        fixed={"window_score": "lead"},
+        command="python run_glue.py …",
+    )
+    path.write_text(explorer_page(swept, *content, info))
     size(browser, 1280, 900)
     browser.get_log("performance")
     browser.get(path.as_uri())
@@ -59,7 +63,7 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
         return shown
 
     shown = shows(start)
-    assert browser.title == about["title"]
+    assert browser.title == info.title
     assert {"coin", "oracle", "full depth"} < set(shown["lines"])
     # The list: what is wrong at this setting, or, of values, worse than full depth's.
     answers = swept.predictions[swept.exit_layer[start].astype(int) - 1, np.arange(EXPLORED)]
@@ -85,7 +89,7 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
     copied = browser.find_element("id", "copied")
     WebDriverWait(browser, 5).until(lambda _: "{" in copied.text)
     copied = json.loads(copied.text[copied.text.index("{") :])
-    assert copied == swept.settings[number] | about["fixed"]
+    assert copied == swept.settings[number] | info.fixed
     # A phone; and nothing was asked of the network, nothing failed.
     size(browser, 360, 800)
     assert browser.execute_script(SHOWN)["width"] <= 360

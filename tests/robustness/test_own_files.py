@@ -18,7 +18,7 @@ import run_pretraining
 import share_layers
 import sweep_exits
 from answers import predict
-from exit_lab import lab
+from exit_lab import exit_file
 from runs import job, processes
 from runs.files import RunFolder
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
@@ -193,7 +193,7 @@ MOMENTS = {
     "its model is loaded": (job, "load_trained_model"),
     "its data are tokenised": (job, "encode"),
     "it has the answers": (predict.Predictions, "put"),
-    "it chose a setting": (lab, "held_out_report"),
+    "it chose a setting": (exit_file, "held_out_report"),
     "it made the file": (export_onnx, "provenance"),
     "it made the card": (push_to_hub, "model_card"),
 }

@@ -216,5 +216,5 @@ def test_they_are_exported(extended, name):
 def test_what_the_page_adds_fails_no_test(extended):
     """The whole quick suite passes on the extended project."""
     marks = "not slow and not realdata and not tf"
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "2", "-m", marks]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-m", marks]
     ran(*command, cwd=extended, OMP_NUM_THREADS="1")

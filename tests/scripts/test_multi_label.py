@@ -54,7 +54,9 @@ def test_an_example_exits_where_every_label_would(name):
         keys |= {"learnt_weights": setting.learnt_weights}
         assert scan(config.exit_rule(thres_name=name, **keys), found).tolist() == expected
         assert len({*expected}) > 1
-        many = {key: torch.tensor([[keys[key]]] * 2) for key in ("exit_thres", "cnt_thres")}
+        values = {**config.exit_keys(), **keys}
+        numbers = [key for key, x in values.items() if isinstance(x, int | float)]
+        many = {key: torch.tensor([[values[key]]] * 2) for key in numbers}
         rule = config.exit_rule(thres_name=name, **keys | many)
         assert scan(rule, found).tolist() == [expected, expected]
 

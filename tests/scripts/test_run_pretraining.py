@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 import elbert
 import run_pretraining
 from elbert import AlbertActForPreTraining, load_tokenizer
-from runs.settings import RunSettings
 from tests.berts import save, tiny_bert
 from tests.commands import (
     Outcome,
@@ -27,7 +26,8 @@ from tests.commands import (
 from tests.conftest import contents, sentence, tsv, write_rte
 from tests.forks import assert_same_weights
 from training.checkpoints import checkpoints_of
-from training.pretraining.data import PretrainingData, TokenClass
+from training.pretraining.data import PretrainingData
+from training.pretraining.masking import TokenClass
 from training.pretraining.settings import TextSettings
 
 ROOT = Path(run_pretraining.__file__).parent
@@ -79,7 +79,7 @@ def test_evaluation_is_the_models_own_answer(corpus, pretrained):
     """Against AlbertActForPreTraining's forward over the same text, one example at a time."""
     report, tokenizer = report_of(pretrained), load_tokenizer(pretrained)
     text = TextSettings(train_files=[corpus / "eval.txt"], max_seq_length=16)
-    data = PretrainingData(text, RunSettings(output_dir=pretrained, seed=1), tokenizer, 1)
+    data = PretrainingData(text, tokenizer, 1, seed=1, output_dir=pretrained)
     model = AlbertActForPreTraining.from_pretrained(pretrained).eval()
     losses, correct, updates = [], [], []
     for batch in data.evaluation_batches((0, 1)):

@@ -23,7 +23,7 @@ from tests.berts import sharing_flags as flags
 from tests.commands import report_of
 from tests.forks import run
 from tests.models import padded_batch
-from training.layer_sharing import StateTeacher
+from training.layer_sharing.teacher import StateTeacher
 
 
 @pytest.fixture(scope="session")

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import sweep_exits
-from elbert import PonderAlbertClassifier, PonderAlbertConfig
+from answers.sweep import sweepable
+from elbert import ElbertConfig, PonderAlbertClassifier, PonderAlbertConfig
 from elbert_base.files import weights_hash
 from exit_lab.recording import RECORDING
 from tests.conftest import TINY, edit_json
@@ -26,6 +28,25 @@ TIMES = {"latency_ms", "latency_p95_ms"}
 
 PONDER = ("--model_type", "ponder_albert")
 THRESHOLDS = ("--grid", "exit_thres=0:1:0.1")
+
+
+def setting_in(row: dict[str, str], config_class: type) -> dict[str, str]:
+    """Return the exit keys that a row of sweep.csv has, the rule's name first."""
+    keys = {name: row[name] for name in config_class.table.exit_keys if row.get(name)}
+    return {config_class.rule_key: row["rule"], **keys}
+
+
+def row_of(rows: list[dict[str, str]], picked: dict[str, Any]) -> dict[str, str]:
+    """Find the row of sweep.csv that exit_config.json was picked from."""
+
+    def agrees(row: dict[str, str]) -> bool:
+        setting = setting_in(row, ElbertConfig)
+        rule = setting.pop(ElbertConfig.rule_key)
+        keys_agree = all(float(text) == picked[name] for name, text in setting.items())
+        return rule == picked[ElbertConfig.rule_key] and keys_agree
+
+    (row,) = filter(agrees, rows)
+    return row
 
 
 @pytest.fixture
@@ -56,19 +77,22 @@ def test_a_models_folder_is_all_that_a_sweep_needs(trained, rte, script):
 )
 def test_rows_of_the_sweep_are_what_real_runs_give(places, task, sweep, glue, request):
     """Rows from all over the sweep, each run again with early exit, one example at a time."""
-    place, ponder = request.getfixturevalue(places), places == "ponder_place"
-    grid = THRESHOLDS if ponder else OF_VALUES if task == "sts-b" else FEW
+    place, is_ponder = request.getfixturevalue(places), places == "ponder_place"
+    config_class, grid, mode = ElbertConfig, FEW, ()
+    if is_ponder:
+        config_class, grid, mode = PonderAlbertConfig, THRESHOLDS, PONDER
+    elif task == "sts-b":
+        grid = OF_VALUES
     sweep(place, task, "--tables_only", *grid).done()
     *rows, _, _, _, _ = rows_of(place / "models" / task / "sweep/sweep.csv")
-    assert len({row["compute_ratio"] for row in rows}) > (3 if ponder else 5)
-    if ponder:
-        assert [row["rule"] for row in rows] == ["threshold"] * 11 + ["sample"]
+    assert len({row["compute_ratio"] for row in rows}) > (3 if is_ponder else 5)
+    if is_ponder:
+        assert {row["rule"] for row in rows} == {*sweepable(PonderAlbertConfig())}
+        thresholds = {float(row["exit_thres"]) for row in rows if row["exit_thres"]}
+        assert sorted(thresholds) == pytest.approx([n / 10 for n in range(11)])
     for number in np.linspace(0, len(rows) - 1, 8).astype(int):
         row = rows[number]
-        keys = [("exit_criteria=" if ponder else "thres_name=") + row["rule"]]
-        for key in ("exit_thres", "cnt_thres", "margin", "range_tmp"):
-            keys += [f"{key}={row[key]}"] if row.get(key) else []
-        mode = PONDER if ponder else ()
+        keys = [f"{name}={text}" for name, text in setting_in(row, config_class).items()]
         report = evaluated(glue, place, task, *mode, "--skip_full_depth", "--set", *keys)
         assert report["exits_per_layer"] == [int(row[f"exits_{n}"]) for n in range(1, 5)]
         assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
@@ -159,8 +183,7 @@ def test_the_next_evaluation_uses_what_was_picked(place, sweep, glue):
     assert "'elsewhere.json' -> 'exit_config.json'" in outcome.out
     assert (picked["my_out_dir"], "range_tmp" in picked) == ("mine", False)
     assert picked["provenance"]["weights"] == weights_hash(model)
-    rows = [row for row in rows_of(model / "sweep/sweep.csv") if row["rule"] == "entropy"]
-    (row,) = (row for row in rows if float(row["exit_thres"]) == picked["exit_thres"])
+    row = row_of(rows_of(model / "sweep/sweep.csv"), picked)
     report = evaluated(glue, place, "rte")
     assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
     assert report["rule"]["thres_name"] == "entropy"
@@ -175,15 +198,17 @@ def test_a_learnt_exit_is_fitted_chosen_and_used(task, place, sweep, glue):
     width = 4 if task == "sts-b" else 3
     assert [len(row) for row in picked["learnt_weights"]] == [width] * TINY["num_hidden_layers"]
 
-    def costs() -> dict[float, float]:
-        rows = [x for x in rows_of(model / "sweep/sweep.csv") if x["rule"] == "learnt"]
-        return {float(row["exit_thres"]): float(row["compute_ratio"]) for row in rows}
+    def learnt_rows() -> list[dict[str, str]]:
+        """Rows of the rule without what differs between sweeps: times, and other rules' keys."""
+        rows = [row for row in rows_of(model / "sweep/sweep.csv") if row["rule"] == "learnt"]
+        return [{k: x for k, x in row.items() if x and k not in TIMES} for row in rows]
 
-    fitted, report = costs(), evaluated(glue, place, task)
-    assert report["computation_cost"] == pytest.approx(fitted[picked["exit_thres"]])
+    fitted, report = learnt_rows(), evaluated(glue, place, task)
+    cost = float(row_of(fitted, picked)["compute_ratio"])
+    assert report["computation_cost"] == pytest.approx(cost)
     assert report["computation_cost"] % 0.25  # examples of several layers
     sweep(place, task, *out).done()
-    assert costs() == fitted
+    assert learnt_rows() == fitted
     goal = ("--rules", "learnt", "--pick", "risk=0.5", "delta=0.1")
     sweep(place, task, *out, *goal).refused("--rules learnt fits the rule", "max_drop")
 
@@ -235,7 +260,8 @@ def test_all_of_it_works_for_ponder_models_too(ponder_place, sweep, glue):
     assert (folder / "sweep/frontier.png").exists()
     picked = json.loads((folder / "exit_config.json").read_text())
     picked.pop("provenance")
-    assert set(picked) <= {"exit_criteria", "exit_thres"}
+    rule = PonderAlbertConfig().exit_rules()[picked["exit_criteria"]]
+    assert {*picked} == {"exit_criteria", *rule.reads}
     report = evaluated(glue, ponder_place, "rte", *PONDER)
     assert picked.items() <= report["rule"].items()
     assert report["computation_cost"] <= 0.85  # 0.7 on the calibration half

@@ -8,8 +8,9 @@ from scipy.linalg import svdvals
 from elbert import load_pretrained
 from tests.berts import assert_same_states, save, tiny_bert, tiny_encoder
 from tests.models import padded_batch
-from training import layer_sharing
-from training.layer_sharing import StateTeacher, shared_model
+from training.layer_sharing.run import DistillationLoss
+from training.layer_sharing.student import shared_model
+from training.layer_sharing.teacher import StateTeacher, followed_layers
 
 PARTS = ("weight", "bias")
 
@@ -93,7 +94,7 @@ def test_the_teachers_states_are_hfs(family, tmp_path):
     ],
 )
 def test_pass_k_follows_layer_round_k_L_over_N(passes, layers, wanted):
-    assert layer_sharing.followed_layers(passes, layers) == wanted
+    assert followed_layers(passes, layers) == wanted
 
 
 def test_the_loss_is_the_weighted_share_of_variance(tmp_path):
@@ -101,9 +102,7 @@ def test_the_loss_is_the_weighted_share_of_variance(tmp_path):
     teacher, inputs = StateTeacher(save(tiny_bert(), tmp_path)), padded_batch([12, 12, 7, 7])
     student = shared_model(teacher.model, 3)
     targets, units = teacher.states(inputs), torch.tensor([1.0, 2.0, 3.0, 4.0])
-    objective = layer_sharing.DistillationLoss(
-        student, units, torch.tensor([0, 0.25, 0.25, 0.5])
-    ).train()
+    objective = DistillationLoss(student, units, torch.tensor([0, 0.25, 0.25, 0.5])).train()
     out = objective(**inputs, targets=targets)
     states = student.eval()(**inputs, output_hidden_states=True).hidden_states
     shares = []

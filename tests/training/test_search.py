@@ -25,7 +25,7 @@ from runs.flags import parse
 from runs.settings import SearchSettings
 from tests.conftest import edit_json, write_rte
 from tests.forks import assert_same_weights
-from training.search import Search
+from training.search import Search, make_search
 
 RUNS = {f"lr{rate}-bs8-ep1-seed{seed}" for rate in ("2e-05", "5e-05") for seed in (0, 1)}
 
@@ -297,8 +297,16 @@ def test_the_default_values_are_the_published_ones_but_for_the_epochs():
     """
 
     def search_of(task: str, *flags: str) -> Search:
-        settings, metric = parse([SearchSettings], None, flags)[0], MetricAtCost("acc")
-        return Search(settings, get_task(task), metric, "s", Path(), flags=[], fingerprint={})
+        (settings,) = parse([SearchSettings], None, flags)
+        return make_search(
+            settings,
+            get_task(task),
+            MetricAtCost("acc"),
+            name="s",
+            output_dir=Path(),
+            flags=[],
+            fingerprint={},
+        )
 
     assert search_of("rte").values == {
         "learning_rate": [2e-5, 3e-5, 5e-5], "batch_size": [16, 32], "epochs": [2, 3, 4]

@@ -4,26 +4,31 @@ Everything is kept as a sum over a batch, so that means over several batches and
 exact, however the examples are distributed over them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AlbertForPreTraining
 from transformers.utils import ModelOutput
 
 from elbert.act.heads import AlbertActForPreTraining
-from training.trainer import Sums
+from training.log import Sums
+from training.pretraining.masking import NO_LABEL
 
-COUNTS = {"mlm": "predictions", "sop": "pairs"}  # what each task's loss is a mean over
+COUNTS = {"mlm": "predictions", "sop": "pairs"}  # the sum that each task's loss is a mean over
 
 
 @dataclass
 class ObjectiveOutput(ModelOutput):
-    """loss: scalar. sums: without gradients, of what is reported; they add up over batches."""
+    """What an objective answers for a batch.
+
+    loss: scalar. sums: what is reported, summed over the batch, without gradients.
+    """
 
     # HF wants a default; the objective always gives both.
-    loss: torch.Tensor = None  # pyrefly: ignore[bad-assignment]
+    loss: Tensor = None  # pyrefly: ignore[bad-assignment]
     sums: Sums = None  # pyrefly: ignore[bad-assignment]
 
 
@@ -32,7 +37,7 @@ class PreTrainingObjective(nn.Module):
 
     The vocabulary's logits are computed at masked positions only, which are a seventh of all.
 
-    classes: how many classes of tokens there are, the first of them padding.
+    classes: number of classes of tokens, the first of which is padding.
     """
 
     def __init__(self, model: AlbertForPreTraining | AlbertActForPreTraining, classes: int) -> None:
@@ -43,74 +48,82 @@ class PreTrainingObjective(nn.Module):
 
     def forward(
         self,
-        input_ids: torch.Tensor,
-        token_type_ids: torch.Tensor,
-        labels: torch.Tensor,
-        token_classes: torch.Tensor,
-        sentence_order_label: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        **counts: torch.Tensor,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        labels: Tensor,
+        token_classes: Tensor,
+        sentence_order_label: Tensor,
+        attention_mask: Tensor | None = None,
+        **counts: Tensor,
     ) -> ObjectiveOutput:
-        """Compute the loss of a batch; inputs are (batch, length) int64, labels −100 for none.
+        """Compute the loss of a batch.
 
-        sentence_order_label: (batch,).
-
-        `counts` are the predictions, pairs and examples to average over: those of a global batch
-        of which this is a part; this batch's own when not given.
+        Args:
+            input_ids, token_type_ids, attention_mask, token_classes: (batch, length) int64.
+            labels: (batch, length), the piece at a masked position, elsewhere −100.
+            sentence_order_label: (batch,), 0 in order, 1 swapped, −100 for a single segment.
+            counts: the predictions, pairs and examples to average over: those of the global batch
+                of which this is a part. By default this batch's own.
         """
         encoded = self.model.albert(
             input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids
         )
-        masked = labels != -100
-        words = self.model.predictions(encoded.last_hidden_state[masked])
+        is_masked = labels != NO_LABEL
+        words = self.model.predictions(encoded.last_hidden_state[is_masked])
         order = self.model.sop_classifier(encoded.pooler_output)
         sums = {
             "examples": torch.tensor(len(input_ids), device=input_ids.device),
-            **answer_sums("mlm", words, labels[masked]),
+            **answer_sums("mlm", words, labels[is_masked]),
             **answer_sums("sop", order, sentence_order_label),
         }
-        members = F.one_hot(token_classes, self.classes)[..., 1:]  # without padding
+        # Whether a token is of a class, without padding: (batch, length, classes − 1).
+        members = F.one_hot(token_classes, self.classes)[..., 1:]
         sums["tokens"] = members.sum((0, 1))  # (classes − 1,)
         if "updates" in encoded:
             updates = encoded.updates[:, 0, 0]  # (batch, length)
             sums["ponder_cost"] = encoded.ponder_cost.sum()
-            sums["updates"] = (members * updates[..., None]).sum((0, 1))
+            sums["updates"] = (members * updates[..., None]).sum((0, 1))  # (classes − 1,)
         loss = mean_loss(sums, {**sums, **counts}, self.tau)
         return ObjectiveOutput(loss, {name: value.detach() for name, value in sums.items()})
 
 
-def answer_sums(task: str, logits: torch.Tensor, labels: torch.Tensor) -> Sums:
-    """Count labels that are not −100 and right answers, and sum the cross-entropy."""
+def answer_sums(task: str, logits: Tensor, labels: Tensor) -> Sums:
+    """Count the labels of a task and its right answers, and sum its cross-entropy.
+
+    task: mlm or sop. logits: (answers, classes). labels: (answers,), −100 for none.
+    """
     logits = logits.float()
     return {
-        COUNTS[task]: (labels != -100).sum(),
+        COUNTS[task]: (labels != NO_LABEL).sum(),
         f"{task}_loss": F.cross_entropy(logits, labels, reduction="sum"),
         f"{task}_correct": (logits.argmax(-1) == labels).sum(),
     }
 
 
-def mean_loss(sums: Sums, counts: Sums, tau: float) -> torch.Tensor:
-    """Compute MLM + SOP + τ · ponder cost, each a mean over its own kind of place.
+def mean_loss(sums: Sums, counts: Mapping[str, Tensor], tau: float) -> Tensor:
+    """Compute MLM + SOP + τ · ponder cost, each a mean over its own number in `counts`.
 
     With the counts of a global batch, the losses of its parts add up to its loss.
     """
-    parts = [sums[f"{task}_loss"] / counts[count].clamp(min=1) for task, count in COUNTS.items()]
-    loss = torch.stack(parts).sum()
+    task_losses = []
+    for task, count in COUNTS.items():
+        task_losses.append(sums[f"{task}_loss"] / counts[count].clamp(min=1))
+    loss = torch.stack(task_losses).sum()
     if "ponder_cost" in sums:
         loss = loss + tau * sums["ponder_cost"] / counts["examples"]
     return loss
 
 
 def means(sums: Sums, tau: float) -> dict[str, float]:
-    """Compute loss, its parts and accuracies, from the sums over any number of batches.
+    """Compute the loss, its parts and accuracies, from the sums over any number of batches.
 
-    Of an adaptive model also ponder_cost. What has no place to be measured at is left out.
+    An adaptive model also has a ponder_cost. A task without any label is left out.
     """
     values = {"loss": mean_loss(sums, sums, tau).item()}
-    for part, number in COUNTS.items():
-        if sums[number]:
-            values[f"{part}_loss"] = (sums[f"{part}_loss"] / sums[number]).item()
-            values[f"{part}_acc"] = (sums[f"{part}_correct"] / sums[number]).item()
+    for task, count in COUNTS.items():
+        if sums[count]:
+            values[f"{task}_loss"] = (sums[f"{task}_loss"] / sums[count]).item()
+            values[f"{task}_acc"] = (sums[f"{task}_correct"] / sums[count]).item()
     if "ponder_cost" in sums:
         values["ponder_cost"] = (sums["ponder_cost"] / sums["examples"]).item()
     return values

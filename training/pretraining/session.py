@@ -9,19 +9,23 @@ from accelerate import Accelerator
 
 from runs.folder import check_output_dir
 from runs.start import lock_output_dir, make_accelerator, start_script
-from training.pretraining.data import TEXT, read_sentences
 from training.pretraining.settings import TextScript
+from training.pretraining.text import TEXT, read_sentences
 
 
 @contextmanager
 def text_session(settings: TextScript, writes: bool) -> Iterator[Accelerator]:
     """Begin a script on plain text, and end it without what it tokenised into --output_dir.
 
-    writes: is --output_dir written anew? Reads --eval_file now: a bad one fails before training.
+    writes: does the script write --output_dir anew? Reads --eval_file at once: what is wrong with
+    it is said before the training.
     """
     run, evaluation = settings.run, settings.evaluation
-    options = {"gradient_accumulation_steps": settings.training.gradient_accumulation_steps}
-    accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no", **options)
+    accelerator = make_accelerator(
+        run.no_cuda,
+        "bf16" if run.bf16 else "no",
+        gradient_accumulation_steps=settings.training.gradient_accumulation_steps,
+    )
     start_script(accelerator, run.seed)
     if writes:
         check_output_dir(run, writes)

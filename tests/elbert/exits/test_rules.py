@@ -245,11 +245,17 @@ def test_a_threshold_in_a_tensor_decides_as_the_number_does(name):
     ladder = torch.cat((steps, 1 - steps, torch.nextafter(1 - steps, torch.ones(()))))
     all_logits = torch.stack((ladder.log(), (1 - ladder).log()), -1)[None].repeat(3, 1, 1)
     thresholds = [i / 100 for i in range(101)]
+    # Every key that is a share: thresholds, margins.
+    largest = {
+        name: key.maximum
+        for name, key in EXIT_KEYS.items()
+        if key.kind is float and key.maximum is not None and key.maximum <= 1
+    }
     column = torch.tensor(thresholds)[:, None]
+    columns = {name: column * high for name, high in largest.items()}
     count = torch.full_like(column, 3, dtype=torch.long)
-    together = scan(
-        rule_of(name, exit_thres=column, margin=column / 2, cnt_thres=count), all_logits
-    )
+    together = scan(rule_of(name, cnt_thres=count, **columns), all_logits)
     for threshold, exits in zip(thresholds, together, strict=True):
-        rule = rule_of(name, exit_thres=threshold, margin=threshold / 2, cnt_thres=3)
+        numbers = {name: threshold * high for name, high in largest.items()}
+        rule = rule_of(name, cnt_thres=3, **numbers)
         assert torch.equal(scan(rule, all_logits), exits), threshold

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 import run_pretraining
-from training.pretraining.run import Phase, phases_of, rate_at
+from training.pretraining.schedule import Phase, phases_of, rate_at
 
 SHORT, LONG = Phase(10, 128, 64, 64, 1.0, 4), Phase(4, 512, 16, 256, 0.5, 2)
 
@@ -22,15 +22,15 @@ def test_each_phase_warms_up_and_decays(step, share):
 def test_the_defaults_are_the_published_schedule(monkeypatch):
     monkeypatch.setattr(sys, "argv", "x --do_train --train_files t --output_dir o".split())
     settings = run_pretraining.read_settings()
-    schedule = settings.training
-    short, long = phases_of(settings, processes=1)
+    schedule, length = settings.training, settings.text.max_seq_length
+    short, long = phases_of(schedule, length, processes=1)
     assert short == (112_500, 128, 64, 64, 1.0, 3125)
     assert long[:4] == (12_500, 512, 16, 256)
     assert schedule.learning_rate * long.rate == pytest.approx(2.75e-4)
     assert long.warmup_steps == 312
     for processes in (2, 8):  # as many examples a step
         fewer = replace(schedule, gradient_accumulation_steps=64 // processes)
-        for phase in phases_of(settings._replace(training=fewer), processes):
+        for phase in phases_of(fewer, length, processes):
             assert phase.batch_size * phase.accumulation == 4096
     assert schedule.optimizer == "lamb"
     assert settings.text.max_predictions_per_seq == 20

@@ -6,10 +6,10 @@ import transformers
 
 from elbert import AlbertActConfig, AlbertActForPreTraining
 from tests.conftest import TINY, random_ids
-from training.pretraining.data import TokenClass
+from training.log import add_sums
+from training.pretraining.masking import TokenClass
 from training.pretraining.objective import PreTrainingObjective, mean_loss, means
 from training.pretraining.run import mean_updates
-from training.trainer import add_sums
 
 DENSE, ADAPTIVE = transformers.AlbertForPreTraining, AlbertActForPreTraining
 

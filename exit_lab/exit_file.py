@@ -1,0 +1,54 @@
+"""Making the setting that was picked the one that the next evaluation uses."""
+
+from pathlib import Path
+
+from answers.sweep import Sweep
+from elbert_base.errors import UserError
+from elbert_base.exit_settings import EXIT_FILE, Setting, describe, read_exit_file
+from elbert_base.files import read_json
+from exit_lab.choice import Choice, Parts
+from exit_lab.compare import held_out_report
+from runs.files import write_json
+from runs.job import Job
+
+
+def save_choice(
+    directory: Path, job: Job, swept: Sweep, choice: Choice, parts: Parts, seed: int
+) -> None:
+    """Print the setting that was chosen with a report, and write it into exit_config.json.
+
+    directory: of the model. seed: of the report's resamples. Raises UserError when no setting was
+    chosen, or the model or the data were changed meanwhile.
+    """
+    if choice.setting is None:
+        raise UserError(f"no setting qualifies: {choice.reason}; exit_config.json not written")
+    setting = swept.config.keys_read(**swept.settings[choice.setting])
+    print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
+    print(held_out_report(swept, choice.setting, parts, seed))
+    job.check_unchanged()
+    write_exit_file(directory, job, swept, setting)
+    point_to_exit_file(directory)
+
+
+def write_exit_file(directory: Path, job: Job, swept: Sweep, setting: Setting) -> None:
+    """Replace the exit keys in the model's exit_config.json by a setting; the other keys stay."""
+    path = directory / EXIT_FILE
+    content = {}
+    if path.is_file():
+        exit_keys = swept.config.table.exit_keys
+        old = read_exit_file(path)
+        content = {name: value for name, value in old.items() if name not in exit_keys}
+    content.update(setting)
+    content["provenance"] = job.origin.provenance.as_json()
+    write_json(path, content)
+    print(f"written to {path}; the next evaluation of {directory} uses it")
+
+
+def point_to_exit_file(directory: Path) -> None:
+    """Let a config.json that names another file of exit keys name the model's own."""
+    path = directory / "config.json"
+    config = read_json(path)
+    exit_path = config.get("exit_config_path")
+    if exit_path and exit_path != EXIT_FILE:
+        write_json(path, {**config, "exit_config_path": EXIT_FILE})
+        print(f"{path}: exit_config_path {exit_path!r} -> {EXIT_FILE!r}")
