@@ -120,8 +120,8 @@ class RunFolder:
         results = RunFolder(output_dir)
         results.write_json("eval_results.json", summary)
 
-    Names are relative to the folder; a path in it does as well. Writing raises UserError as
-    `write_file` does.
+    A name, a str, is relative to the folder; a Path is a whole path, of a file in the folder.
+    Writing raises UserError as `write_file` does.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -129,7 +129,7 @@ class RunFolder:
 
     def write(self, name: str | Path, write: Write) -> None:
         """Replace a file by what `write` writes, and put it on the list."""
-        path = self.path / name
+        path = name if isinstance(name, Path) else self.path / name
         with whole_file(path, write) as temporary, locked(self.path / LIST):
             self.list_before_move({path: temporary})
             os.replace(temporary, path)

@@ -170,7 +170,7 @@ def test_a_file_exits_where_the_model_does(name, data):
 def exported_int8(name: str) -> onnxruntime.InferenceSession:
     """Calibrated on texts that run all layers."""
     model, _, file = exported(name)
-    deepest = deepest_settings(MODES[model.config.model_type], model.config)
+    deepest = deepest_settings(model.config)
     if name == "sample":
         deepest["draws"] = np.ones(1, np.float32)
     single = [ones_beside(random_ids(1, length) % 40) for length in range(2, 10)]
@@ -194,7 +194,7 @@ def test_a_text_has_one_answer_alone_in_a_batch_in_slots_and_in_a_file(name, dat
     ways.append((answers(int8, **inputs, **chosen), own))
     if name not in ACT_MODELS:
         batcher = DepthBatcher(model, slots=2, window=3)
-        parts = ("input_ids", "token_type_ids", *model.own_inputs)
+        parts = ("input_ids", "token_type_ids", *model.config.own_inputs)
         batcher.submit([text[key][0] for key in parts if key in text] for text in single)
         rows = sorted(batcher.answers())
         found = [x.logits for x in rows], [x.exit_layer for x in rows]
