@@ -8,11 +8,12 @@ command edits that file instead, since its value wins. Files are replaced atomic
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from elbert_base.errors import UserError
-from elbert_base.exit_settings import depth_of, overriding_file, read_exit_file
+from elbert_base.exit_settings import layer_count, overriding_file, read_exit_file
 from elbert_base.files import has_weights, read_json
 from elbert_base.keys import SIZES, keys_of, nearest_names, parse_value
 from runs.files import write_json
@@ -20,54 +21,80 @@ from runs.flags import FlagParser
 from runs.processes import run_script
 
 
-def change(directory: Path, key: str, text: str) -> tuple[Path, Any, Any]:
-    """Set `key` of the model in `directory`; returns the file, the key's old and its new value.
+@dataclass(frozen=True)
+class Edit:
+    """A change of one key.
 
-    Raises UserError, and leaves the file as it is, for an unknown key, one that fixes the shape of
-    weights that are there, or a value not allowed.
+    Attributes:
+        path: the file that was changed.
+        old_value: None where the file did not have the key.
+        new_value: the value that the file has now.
     """
-    path = directory / "config.json"
-    values = config = read_json(path)
+
+    path: Path
+    old_value: Any
+    new_value: Any
+
+
+def change(directory: Path, key: str, text: str) -> Edit:
+    """Set `key` of the model in `directory` to the value that `text` spells.
+
+    Raises UserError, and leaves the file as it is, for an unknown key, for one that fixes the shape
+    of weights that are there, and for a value that is not allowed.
+    """
+    config_path = directory / "config.json"
+    config = read_json(config_path)
     table = keys_of(config.get("model_type"))
-    winner = overriding_file(config, directory) if key in table.exit_keys else None
-    if winner and key in (overrides := read_exit_file(winner)):
-        path, values = winner, overrides
-    keys = {**SIZES, **table.keys}
-    fixed = {name for name in keys if keys[name].shapes} if has_weights(directory) else set()
-    if key not in keys:
-        raise UserError(f"{path}: unknown key {key}; {nearest_names(key, sorted({*keys} - fixed))}")
-    if key in fixed:
+    # An exit key is changed where its value counts.
+    path, values = config_path, config
+    override_path = overriding_file(config, directory) if key in table.exit_keys else None
+    if override_path is not None:
+        overrides = read_exit_file(override_path)
+        if key in overrides:
+            path, values = override_path, overrides
+    all_keys = {**SIZES, **table.keys}
+    fixed_names = set()
+    if has_weights(directory):
+        fixed_names = {name for name, entry in all_keys.items() if entry.shapes}
+    if key not in all_keys:
+        editable_names = sorted(all_keys.keys() - fixed_names)
+        raise UserError(f"{path}: unknown key {key}; {nearest_names(key, editable_names)}")
+    if key in fixed_names:
         raise UserError(
             f"{path}: {key} fixes the shape of the weights beside it. Another value needs another "
             f"training: run_glue.py --do_train, with {key} in the config.json of --config_name"
         )
     try:
-        new = parse_value(key, text, keys, depth_of(config))
+        new_value = parse_value(key, text, all_keys, layer_count(config))
         if key == "exit_config_path":
-            overriding_file({key: new}, directory)  # refuses a path that leads elsewhere
+            overriding_file({key: new_value}, directory)  # refuses a path that leads elsewhere
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
-    write_json(path, {**values, key: new})
-    return path, values.get(key), new
+    write_json(path, {**values, key: new_value})
+    return Edit(path, values.get(key), new_value)
 
 
 def main() -> None:
     parser = FlagParser(__doc__)
-    add = parser.add_argument
-    add("--key", required=True, help="key to set, e.g. exit_thres, cnt_thres, thres_name")
-    add("--value", required=True, help="new value")
-    add("--task", required=True, help="folder of the task under --out_dir")
-    add("--model", required=True, help="name of the model, printed in the message")
-    add("--out_dir", default=".", help="folder that holds the tasks' folders")
+    parser.add_argument(
+        "--key", required=True, help="key to set, e.g. exit_thres, cnt_thres, thres_name"
+    )
+    parser.add_argument("--value", required=True, help="new value")
+    parser.add_argument("--task", required=True, help="folder of the task under --out_dir")
+    parser.add_argument("--model", required=True, help="name of the model, printed in the message")
+    parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
     args = parser.parse_args()
     directory = Path(args.out_dir) / args.task
-    if not (directory / "config.json").exists():
+    config_path = directory / "config.json"
+    if not config_path.exists():
         raise UserError(
-            f"{directory / 'config.json'}: no such file; train first with run_glue.py "
+            f"{config_path}: no such file; train first with run_glue.py "
             f"--do_train --output_dir {directory}, or check --out_dir and --task"
         )
-    path, old, new = change(directory, args.key, args.value)
-    print(f"{args.model} {path}: {args.key} {json.dumps(old)} -> {json.dumps(new)}")
+    edit = change(directory, args.key, args.value)
+    old = json.dumps(edit.old_value)
+    new = json.dumps(edit.new_value)
+    print(f"{args.model} {edit.path}: {args.key} {old} -> {new}")
 
 
 if __name__ == "__main__":

@@ -11,14 +11,15 @@ pip install -r requirements-tf.txt
 
 import io
 import shutil
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from runs.files import write_file
 from runs.flags import FlagParser
 from runs.processes import run_script
 
-# A tokenizer's files, and their names beside Google's checkpoints.
+# A tokenizer's files: by the names that they have beside Google's checkpoints, the names here.
 VOCABULARIES = {
     "spiece.model": "spiece.model",
     "30k-clean.model": "spiece.model",
@@ -27,46 +28,72 @@ VOCABULARIES = {
 
 
 def vocabulary(prefix: Path) -> dict[str, Path]:
-    """Find the tokenizer's files: beside a checkpoint, or in the assets of a TF-Hub export."""
-    folders = (prefix.parent, prefix.parents[1] / "assets")
-    paths = [(ours, folder / name) for folder in folders for name, ours in VOCABULARIES.items()]
-    return {name: path for name, path in paths if path.is_file()}
+    """Find the tokenizer's files, by the names that they have here.
+
+    They are beside a checkpoint, or in the assets of a TF-Hub export; the latter count.
+
+    prefix: what the names of the checkpoint's files share.
+    """
+    paths = {}
+    for folder in (prefix.parent, prefix.parents[1] / "assets"):
+        for google_name, name in VOCABULARIES.items():
+            path = folder / google_name
+            if path.is_file():
+                paths[name] = path
+    return paths
+
+
+def write_state_dict(model: Any, target: Path) -> None:
+    """Write a model's tensors alone, as torch saves them."""
+    import torch
+
+    buffer = io.BytesIO()  # given a file, torch.save hides the reason of a failed write
+    torch.save(model.state_dict(), buffer)
+    write_file(target, lambda file: file.write(buffer.getbuffer()))
+
+
+def write_model(model: Any, vocabulary_files: Mapping[str, Path], target: Path) -> None:
+    """Write a model's folder, with its tokenizer's files."""
+    from training.model_folder import write_directory
+
+    def fill(directory: Path) -> None:
+        model.save_pretrained(directory)
+        for name, path in vocabulary_files.items():
+            shutil.copyfile(path, directory / name)
+
+    write_directory(target, fill)
 
 
 def main() -> None:
     parser = FlagParser(__doc__)
-    add = partial(parser.add_argument, required=True)
-    add("--tf_checkpoint_path", help="what its files' names share (albert_base/model.ckpt-best)")
-    add("--albert_config_file", help="its albert_config.json, or a config.json")
-    add("--pytorch_dump_path", help="a directory, or a file that ends in .bin")
+    parser.add_argument(
+        "--tf_checkpoint_path",
+        required=True,
+        help="what its files' names share (albert_base/model.ckpt-best)",
+    )
+    parser.add_argument(
+        "--albert_config_file", required=True, help="its albert_config.json, or a config.json"
+    )
+    parser.add_argument(
+        "--pytorch_dump_path", required=True, help="a directory, or a file that ends in .bin"
+    )
     args = parser.parse_args()
     # torch, and what stands on it: not before the flags are known to be right.
-    import torch
     from transformers.utils import logging as hf_logging
 
     from elbert.loading.tensorflow import load_tf_checkpoint
-    from training.model_folder import write_directory
 
     hf_logging.disable_progress_bar()
+    model, report = load_tf_checkpoint(args.tf_checkpoint_path, args.albert_config_file)
+    loaded, ignored, _ = report.lines()
+    print(f"{loaded}\n{ignored}")
     target = Path(args.pytorch_dump_path)
-    as_file = target.suffix == ".bin" and not target.is_dir()
-    prefix = args.tf_checkpoint_path
-    model, report = load_tf_checkpoint(prefix, args.albert_config_file)
-    print("\n".join(report.lines()[:2]))
-    if as_file:
-        buffer = io.BytesIO()  # given a file, torch.save hides the reason of a failed write
-        torch.save(model.state_dict(), buffer)
-        write_file(target, lambda file: file.write(buffer.getbuffer()))
+    if target.suffix == ".bin" and not target.is_dir():
+        write_state_dict(model, target)
     else:
-        files = vocabulary(Path(prefix).absolute())
-
-        def fill(directory: Path) -> None:
-            model.save_pretrained(directory)
-            for name, path in files.items():
-                shutil.copyfile(path, directory / name)
-
-        write_directory(target, fill)
-        print(f"Vocabulary: {', '.join(files) or 'none beside the checkpoint'}")
+        vocabulary_files = vocabulary(Path(args.tf_checkpoint_path).absolute())
+        write_model(model, vocabulary_files, target)
+        print(f"Vocabulary: {', '.join(vocabulary_files) or 'none beside the checkpoint'}")
     print(f"{type(model).__name__} written to {target}")
 
 

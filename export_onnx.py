@@ -44,10 +44,22 @@ class ExportSettings:
     )
 
 
+def quiet_exporters() -> None:
+    """Log the project's messages to stdout, and only errors of the exporters."""
+    logging.basicConfig(format="%(levelname)s - %(message)s", handlers=[StdoutHandler()])
+    for name in ("torch.onnx", "onnxscript", "onnx_ir"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # onnxruntime's Python tools log through the root logger itself.
+    logging.getLogger().addFilter(lambda record: record.levelno >= logging.ERROR)
+    warnings.simplefilter("ignore", FutureWarning)
+
+
 def main() -> None:
     (settings,) = parse([ExportSettings], __doc__)
-    if Path(settings.output).exists() and Path(settings.output).suffix != ".onnx":
-        raise UserError(f"--output {settings.output} exists, and is no .onnx file: choose another")
+    folder, output = settings.model_dir, settings.output
+    if output.exists() and output.suffix != ".onnx":
+        raise UserError(f"--output {output} exists, and is no .onnx file: choose another")
+    # torch, and what stands on it: not before the flags are known to be right.
     try:
         import onnx_ir
 
@@ -55,44 +67,36 @@ def main() -> None:
         from elbert.export.quantise import to_int8
     except ImportError as error:
         raise UserError(f"{error}; pip install -r requirements-onnx.txt") from error
-    from elbert.onnx_file import description
-    from evaluation.calibration import calibration_feeds, calibration_split
+    from elbert.onnx_file import describe_model
+    from evaluation.calibration import calibration_feeds, find_texts
     from modes import trained_mode
-    from runs.folder import UsedFiles
     from runs.job import load_finished
+    from runs.used_files import UsedFiles
 
-    logging.basicConfig(format="%(levelname)s - %(message)s", handlers=[StdoutHandler()])
-    # Not what the exporters say of themselves; onnxruntime says it through the root logger.
-    for name in ("torch.onnx", "onnxscript", "onnx_ir"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    logging.getLogger().addFilter(lambda record: record.levelno >= logging.ERROR)
-    warnings.simplefilter("ignore", FutureWarning)
-    mode = trained_mode(settings.model_dir)
-    folder = settings.model_dir
+    quiet_exporters()
+    mode = trained_mode(folder)
     rule = resolve(folder, mode.table)
-    feeds = []
-    if settings.int8:
-        split, length = calibration_split(folder, settings.calibration_file)
-        used = UsedFiles(folder, split.path)
-        model = load_finished(folder, rule)
-        feeds = list(calibration_feeds(folder, model, split, length))
-    else:
-        used = UsedFiles(folder)
-        model = load_finished(folder, rule)
-    described = {
+    texts = find_texts(folder, settings.calibration_file) if settings.int8 else None
+    used = UsedFiles(folder, texts.path) if texts else UsedFiles(folder)
+    model = load_finished(folder, rule)
+    # Before the export, which takes longer: the texts may not be readable.
+    feeds = list(calibration_feeds(folder, model, texts)) if texts else []
+
+    facts = {
         **provenance(as_dict(settings), weights=used.weights).as_json(),
-        **description(model),
+        **describe_model(model),
         "rule_sources": rule.sources,
     }
-    about = {name: json.dumps(value) for name, value in described.items()}
+    metadata = {name: json.dumps(value) for name, value in facts.items()}
     loop = mode.export_loop(model, settings.layer_logits)
-    exported = to_onnx(loop, about, defaults=not settings.no_defaults)
+    exported = to_onnx(loop, metadata, has_defaults=not settings.no_defaults)
     if settings.int8:
         exported = to_int8(exported, model.config.hidden_size, feeds)
     content = onnx_ir.to_proto(exported).SerializeToString()
+
     used.check()
-    write_file(settings.output, lambda file: file.write(content))
-    print(f"{settings.output}: {len(content) / 1e6:.1f} MB, opset {exported.opset_imports['']}")
+    write_file(output, lambda file: file.write(content))
+    print(f"{output}: {len(content) / 1e6:.1f} MB, opset {exported.opset_imports['']}")
     print(f"rule: {rule.line()}")
 
 

@@ -11,11 +11,12 @@ set, stratified by their labels. After an interruption, give the same command ag
 Flags that are not listed below go to the training: run_glue.py --help has them. Needs
 requirements-onnx.txt.
 """
-# Each step is one of the project's scripts, whose command is shown.
+# `main` has the steps in their order. Each is one of the scripts, whose command is printed.
 
 import shlex
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,119 +24,280 @@ from typing import Any
 from elbert_base.errors import UserError
 from elbert_base.files import read_json
 from glue.custom import custom_task
+from glue.splits import Split
 from glue.tables import as_csv
-from glue.tasks import Split, Task
+from glue.tasks import Task
 from runs.console import markdown_table
 from runs.files import write_text
 from runs.flags import FlagParser
-from runs.processes import run_script
+from runs.processes import call, run_script
 
-FULL_DEPTH = ("thres_name=entropy", "exit_thres=0")  # never fires, nor on a predicted value
-SMALL = 512  # hidden size up to which an encoder takes the higher learning rate
+# Under these exit settings every example runs all layers: no entropy is below 0, and a predicted
+# value has none.
+FULL_DEPTH = ("thres_name=entropy", "exit_thres=0")
+COLUMN_FLAGS = ("text_column_names", "label_column_name", "label_separator")
+ONNX_PACKAGES = ("onnx_ir", "onnxscript", "onnxruntime")
+# Encoders up to this hidden size take the higher learning rate.
+SMALL_HIDDEN_SIZE = 512
+SMALL_LEARNING_RATE = 1e-4
+LARGE_LEARNING_RATE = 3e-5
 
 
-def split_rows(args: Namespace, task: Task, folder: Path) -> tuple[Path, Path]:
-    """Write the training and dev rows of --train_file into `folder`; return their files.
+@dataclass(frozen=True)
+class Project:
+    """What the user asked for.
+
+    Attributes:
+        table: the file with the training rows.
+        dev_table: the file with the dev rows; None: a share of `table`.
+        task: the texts and labels of `table`.
+        encoder: folder or hub name of the model that the training starts from.
+        output_dir: the folder of all results.
+        column_flags: the user's flags for the columns, for run_glue.py.
+        training_flags: the user's other flags for run_glue.py.
+        validation_share: share of the dev rows in `table`.
+        max_drop: the largest loss of the metric by early exit.
+        seed: random seed.
+    """
+
+    table: Path
+    dev_table: Path | None
+    task: Task
+    encoder: str
+    output_dir: Path
+    column_flags: Sequence[str]
+    training_flags: Sequence[str]
+    validation_share: float
+    max_drop: float
+    seed: int
+
+    @property
+    def model_dir(self) -> Path:
+        """Folder of the trained model."""
+        return self.output_dir / "model"
+
+    @property
+    def int8_file(self) -> Path:
+        """The exported file."""
+        return self.output_dir / "classifier-int8.onnx"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What an evaluation of the dev rows measured: a row of the table at the end.
+
+    Attributes:
+        name: what was evaluated.
+        metric: the main metric's name and value.
+        computation_cost: mean share of layers that ran.
+        median_ms: milliseconds per example.
+    """
+
+    name: str
+    metric: str
+    computation_cost: float
+    median_ms: float
+
+    @classmethod
+    def from_results(cls, name: str, results: dict[str, Any]) -> "Measurement":
+        """Read the content of an eval_results.json."""
+        metric_name, value = next(iter(results["metrics"].items()))
+        return cls(
+            name=name,
+            metric=f"{metric_name} {value:.4f}",
+            computation_cost=results["computation_cost"],
+            median_ms=results["latency_ms"]["median"],
+        )
+
+    def cells(self) -> list[str]:
+        """Format the cells of the row."""
+        return [self.name, self.metric, f"{self.computation_cost:.2f}", f"{self.median_ms:.1f}"]
+
+
+# Reading the command line.
+
+
+def read_project() -> Project:
+    """Read the command line and the table; raises UserError for what the steps could not do."""
+    parser = FlagParser(__doc__)
+    parser.add_argument(
+        "--train_file", required=True, help="CSV, TSV or JSON lines with texts and labels"
+    )
+    parser.add_argument("--validation_file", help="dev rows; default: a share of --train_file")
+    parser.add_argument("--model_name_or_path", required=True, help="encoder: folder or hub name")
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder of all results")
+    parser.add_argument("--text_column_names", help="text columns; default: sentence1[,sentence2]")
+    parser.add_argument(
+        "--label_column_name", help="label column; default: label; A,B,C: several labels"
+    )
+    parser.add_argument("--label_separator", help="separator of several labels in one label cell")
+    parser.add_argument(
+        "--validation_share", type=float, default=0.2, help="share of dev rows in --train_file"
+    )
+    parser.add_argument(
+        "--max_drop", type=float, default=0.01, help="largest loss of the metric by early exit"
+    )
+    parser.add_argument("--seed", type=int, default=42, help="random seed")
+    args, training_flags = parser.parse_known_args()
+    task = custom_task(
+        {"train": args.train_file},
+        text_columns=args.text_column_names,
+        label_column=args.label_column_name,
+        separator=args.label_separator,
+    )
+    return Project(
+        table=Path(args.train_file),
+        dev_table=Path(args.validation_file) if args.validation_file else None,
+        task=task,
+        encoder=args.model_name_or_path,
+        output_dir=args.output_dir,
+        column_flags=column_flags(args),
+        training_flags=training_flags,
+        validation_share=args.validation_share,
+        max_drop=args.max_drop,
+        seed=args.seed,
+    )
+
+
+def column_flags(args: Namespace) -> list[str]:
+    """List the flags for the columns that the user has given."""
+    flags = []
+    for name in COLUMN_FLAGS:
+        value = getattr(args, name)
+        if value:
+            flags += [f"--{name}", value]
+    return flags
+
+
+def check_packages() -> None:
+    """Raise UserError where the last step, the export, would lack a package."""
+    for name in ONNX_PACKAGES:
+        if not find_spec(name):
+            raise UserError(f"No module {name}: pip install -r requirements-onnx.txt")
+
+
+# The steps.
+
+
+def split_table(project: Project) -> tuple[Path, Path]:
+    """Write the training and the dev rows of the table into OUTPUT_DIR/data; return their files.
 
     Raises UserError for a table that cannot be read, or a label with one row.
     """
     from sklearn.model_selection import train_test_split
 
-    needed = (*task.text_columns, *task.label_columns)
-    table = Split(task, "", "train").rows(needed)
-    rows = [{name: row[name] for name in needed} for _, row in table]
-    one = task.labels and not task.multi_label
-    labels = [row[task.label_column].strip() for row in rows] if one else None
-    how = {"test_size": args.validation_share, "random_state": args.seed, "stratify": labels}
+    task = project.task
+    columns = (*task.text_columns, *task.label_columns)
+    rows = []
+    for _, row in Split(task, data_dir="", name="train").rows(columns):
+        rows.append({name: row[name] for name in columns})
+    labels = None  # scores, and sets of labels, are not stratified
+    if task.labels and not task.multi_label:
+        labels = [row[task.label_column].strip() for row in rows]
     try:
-        parts = train_test_split(rows, **how)
+        train_rows, dev_rows = train_test_split(
+            rows, test_size=project.validation_share, random_state=project.seed, stratify=labels
+        )
     except ValueError as error:
         raise UserError(
-            f"{args.train_file} cannot be split: {error}; give more rows, or a --validation_file"
+            f"{project.table} cannot be split: {error}; give more rows, or a --validation_file"
         ) from error
-    files = folder / "train.csv", folder / "validation.csv"
-    for path, part in zip(files, parts, strict=True):
-        write_text(path, as_csv(part))
-    return files
+    train_file = project.output_dir / "data" / "train.csv"
+    dev_file = project.output_dir / "data" / "validation.csv"
+    write_text(train_file, as_csv(train_rows))
+    write_text(dev_file, as_csv(dev_rows))
+    return train_file, dev_file
 
 
-def run(script: str, *flags: Any) -> None:
-    """Show a script's command and run it; UserError where it ends in an error."""
-    from runs.processes import call
+def train(project: Project, train_file: Path, dev_file: Path) -> None:
+    """Train an exit after every layer, by the recommended recipe."""
+    from elbert import load_config
 
+    is_small = load_config(project.encoder).hidden_size <= SMALL_HIDDEN_SIZE
+    learning_rate = SMALL_LEARNING_RATE if is_small else LARGE_LEARNING_RATE
+    flags = ["--model_type", "elbert", "--recipe", "recommended", "--do_train"]
+    flags += ["--model_name_or_path", project.encoder, "--seed", project.seed]
+    flags += ["--train_file", train_file, "--validation_file", dev_file, *project.column_flags]
+    flags += ["--output_dir", project.model_dir, "--learning_rate", f"{learning_rate:g}"]
+    flags += ["--per_gpu_train_batch_size", 32, "--warmup_ratio", 0.1]
+    flags += ["--save_steps", 500, "--resume_from_checkpoint", "latest"]
+    flags += project.training_flags  # the last, so that they win
+    run("run_glue.py", flags)
+
+
+def choose_threshold(project: Project) -> None:
+    """Choose the exit threshold on half of the dev rows, and report the other half."""
+    flags = ["--model_dir", project.model_dir, "--batch_size", 32]
+    if project.task.labels:  # a predicted value has no entropy: there, every rule is swept
+        flags += ["--rules", "entropy"]
+    flags += ["--pick", f"max_drop={project.max_drop:g}"]
+    run("sweep_exits.py", flags)
+
+
+def export_int8(project: Project) -> None:
+    """Write the int8 file."""
+    flags = ["--model_dir", project.model_dir, "--output", project.int8_file, "--int8"]
+    run("export_onnx.py", flags)
+
+
+def evaluate(project: Project, name: str, extra_flags: Sequence[object] = ()) -> Measurement:
+    """Evaluate the dev rows, one example at a time.
+
+    Args:
+        name: what is evaluated, for the table.
+        extra_flags: what run_glue.py evaluates in place of the model and its own exit settings.
+    """
+    flags = ["--output_dir", project.model_dir, "--do_eval", "--per_gpu_eval_batch_size", 1]
+    flags += ["--out_mode", "one", "--skip_full_depth", *extra_flags]
+    run("run_glue.py", flags)
+    return Measurement.from_results(name, read_json(project.model_dir / "eval_results.json"))
+
+
+def run(script: str, flags: Sequence[object]) -> None:
+    """Print a script's command and run it; raises UserError where it ends in an error."""
     words = [str(flag) for flag in flags]
     print(f"\n$ python {shlex.join([script, *words])}", flush=True)
     call(script, words)
 
 
-def train(args: Namespace, model: Path, data: Sequence[Any]) -> None:
-    """Train by the recommended recipe; the flags of the user come last, and so win."""
-    from elbert import load_config
-
-    rate = 1e-4 if load_config(args.model_name_or_path).hidden_size <= SMALL else 3e-5
-    how = f"--learning_rate {rate:g} --per_gpu_train_batch_size 32 --warmup_ratio 0.1".split()
-    start = ("--model_name_or_path", args.model_name_or_path, "--seed", args.seed)
-    again = ("--save_steps", 500, "--resume_from_checkpoint", "latest")
-    recipe = ("--model_type", "elbert", "--recipe", "recommended", "--do_train")
-    run("run_glue.py", *recipe, *start, *data, "--output_dir", model, *how, *again, *args.flags)
-
-
-def evaluate(model: Path, *more: Any) -> list[str]:
-    """Evaluate one example at a time; return metric, computation cost and median ms."""
-    one = ("--do_eval", "--per_gpu_eval_batch_size", 1, "--out_mode", "one", "--skip_full_depth")
-    run("run_glue.py", "--output_dir", model, *one, *more)
-    found = read_json(model / "eval_results.json")
-    name, value = next(iter(found["metrics"].items()))
-    median = found["latency_ms"]["median"]
-    return [f"{name} {value:.4f}", f"{found['computation_cost']:.2f}", f"{median:.1f}"]
-
-
-def main() -> None:
-    parser = FlagParser(__doc__)
-    add = parser.add_argument
-    add("--train_file", required=True, help="CSV, TSV or JSON lines with texts and labels")
-    add("--validation_file", help="dev rows; default: a share of --train_file")
-    add("--model_name_or_path", required=True, help="encoder: folder or hub name")
-    add("--output_dir", type=Path, required=True, help="folder of all results")
-    add("--text_column_names", help="text columns; default: sentence1[,sentence2]")
-    add("--label_column_name", help="label column; default: label; A,B,C: several labels")
-    add("--label_separator", help="separator of several labels in one label cell")
-    add("--validation_share", type=float, default=0.2, help="share of dev rows in --train_file")
-    add("--max_drop", type=float, default=0.01, help="largest loss of the metric by early exit")
-    add("--seed", type=int, default=42, help="random seed")
-    args, args.flags = parser.parse_known_args()
-    model, file = args.output_dir / "model", args.output_dir / "classifier-int8.onnx"
-    named = args.text_column_names, args.label_column_name, args.label_separator
-    task = custom_task({"train": args.train_file}, None, *named)
-    files = args.train_file, args.validation_file
-    if not args.validation_file:
-        files = split_rows(args, task, args.output_dir / "data")
-    names = ("text_column_names", "label_column_name", "label_separator")
-    missing = [x for x in ("onnx_ir", "onnxscript", "onnxruntime") if not find_spec(x)]
-    if missing:  # the file is written last, after the training
-        raise UserError(f"No module {missing[0]}: pip install -r requirements-onnx.txt")
-    columns = [x for n in names if getattr(args, n) for x in (f"--{n}", getattr(args, n))]
-    train(args, model, ["--train_file", files[0], "--validation_file", files[1], *columns])
-    rules = ["--rules", "entropy"] if task.labels else []
-    pick = [*rules, "--pick", f"max_drop={args.max_drop:g}"]
-    run("sweep_exits.py", "--model_dir", model, "--batch_size", 32, *pick)
-    run("export_onnx.py", "--model_dir", model, "--output", file, "--int8")
-    rows = [["all layers, PyTorch", *evaluate(model, "--set", *FULL_DEPTH)]]
-    rows.append(["early exit, PyTorch", *evaluate(model)])
-    rows.append(["early exit, int8 file", *evaluate(model, "--onnx", file)])
-    texts = [f'"{name}"' for name in task.text_columns]
+def print_usage(project: Project) -> None:
+    """Print where the report is, and how to use the model and the file."""
+    model_dir = project.model_dir
+    texts = [f'"{name}"' for name in project.task.text_columns]  # stand for the user's
     example = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
-    print(f"\n{markdown_table(('', 'dev rows', 'computation cost', 'ms per example'), rows)}\n")
     print(
-        f"Report: {model}/sweep/explorer.html has a slider for the threshold, and every mistake.\n"
+        f"Report: {model_dir}/sweep/explorer.html has a slider for the threshold, and every "
+        "mistake.\n"
         "The held-out half of the dev rows is reported above, after `Picked`.\n\n"
         "In Python (pip install .):\n\n"
         "    import elbert\n"
-        f"    classify = elbert.Classifier({str(model)!r})\n"
+        f"    classify = elbert.Classifier({str(model_dir)!r})\n"
         f"    print(classify([{example}]))\n\n"
         "The int8 file, without PyTorch (pip install onnxruntime tokenizers):\n\n"
-        f"    python examples/onnx_python.py {file} {model}/tokenizer.json {' '.join(texts)}"
+        f"    python examples/onnx_python.py {project.int8_file} {model_dir}/tokenizer.json "
+        f"{' '.join(texts)}"
     )
+
+
+def main() -> None:
+    project = read_project()
+    if project.dev_table:
+        train_file, dev_file = project.table, project.dev_table
+    else:
+        train_file, dev_file = split_table(project)
+    check_packages()  # now, since the export comes last, after the training
+    train(project, train_file, dev_file)
+    choose_threshold(project)
+    export_int8(project)
+    measurements = [
+        evaluate(project, "all layers, PyTorch", ["--set", *FULL_DEPTH]),
+        evaluate(project, "early exit, PyTorch"),
+        evaluate(project, "early exit, int8 file", ["--onnx", project.int8_file]),
+    ]
+    columns = ("", "dev rows", "computation cost", "ms per example")
+    table = markdown_table(columns, [measurement.cells() for measurement in measurements])
+    print(f"\n{table}\n")
+    print_usage(project)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,10 @@ tokenizer, card and exits.png. Sign in first: `hf auth login`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData, metadata_load
 from yaml import YAMLError
@@ -22,18 +22,38 @@ from elbert_base.files import find_file, read_json, resolve_within
 from elbert_base.keys import keys_of
 from glue.tasks import TASKS
 from runs.console import markdown_table
-from runs.files import RunFolder, fingerprint
+from runs.fingerprint import fingerprint
 from runs.flags import option, parse
-from runs.folder import UsedFiles
+from runs.folder import RunFolder
 from runs.processes import run_script
 from runs.provenance import training_flags
+from runs.used_files import UsedFiles
 
-CARD, PICTURE = "README.md", "exits.png"
-SENT = "config.json exit_config.json *token*.json spiece.model vocab.txt merges.txt"
-SENT += f" model*.safetensors* {CARD} {PICTURE}"
-METRICS = {"acc": "accuracy", "mcc": "matthews_correlation", "pearson": "pearsonr"}  # the hub's
-# Flags of the training that name no file of its machine.
-TRAINED_WITH = "learning_rate per_gpu_train_batch_size num_train_epochs max_seq_length seed".split()
+CARD = "README.md"
+PICTURE = "exits.png"
+# Patterns of the files that are sent.
+SENT_FILES = [
+    "config.json",
+    "exit_config.json",
+    "*token*.json",
+    "spiece.model",
+    "vocab.txt",
+    "merges.txt",
+    "model*.safetensors*",
+    CARD,
+    PICTURE,
+]
+# The hub's names of metrics, where they are others.
+HUB_METRICS = {"acc": "accuracy", "mcc": "matthews_correlation", "pearson": "pearsonr"}
+# Flags of the training that the card shows. They name no file of the training's machine.
+SHOWN_FLAGS = (
+    "learning_rate",
+    "per_gpu_train_batch_size",
+    "num_train_epochs",
+    "max_seq_length",
+    "seed",
+)
+PIPELINE = "text-classification"
 TEXT = """
 # {name}
 
@@ -70,137 +90,266 @@ class HubSettings:
     hub_private_repo: bool = option(False, "make a new repository private")
 
 
-def evaluated(folder: Path, weights: str) -> dict[str, Any]:
-    """Read eval_results.json; UserError unless it is of the weights and exit settings there are."""
-    path, config = find_file(folder, "eval_results.json"), find_file(folder, "config.json")
-    if not path or not config:
-        raise UserError(f"{folder} has no evaluation: run run_glue.py --do_eval first")
-    results = read_json(path)
-    rule = resolve(folder, keys_of(read_json(config).get("model_type"))).values
-    same_weights = weights == results["provenance"]["weights"]
-    if not same_weights or results["rule"] != dict(rule):
-        what = "exit settings" if same_weights else "weights"
-        raise UserError(
-            f"{path} is of other {what} than {folder} has now: evaluate again, with run_glue.py "
-            "--do_eval"
+@dataclass(frozen=True)
+class Evaluation:
+    """What the card needs of a model's eval_results.json.
+
+    Attributes:
+        task: the task's name.
+        dataset: the data's name: the task's, unless they only have its layout.
+        examples: their number.
+        numbers: metrics and costs by name.
+        rule: the exit settings by key.
+        remarks: what is suspect in the results.
+        validation_file: the evaluated table; None for a task of GLUE.
+        weights, data: hashes of the weights and of the data.
+    """
+
+    task: str
+    dataset: str
+    examples: int
+    numbers: Mapping[str, float]
+    rule: Mapping[str, Any]
+    remarks: Sequence[str]
+    validation_file: str | None
+    weights: str
+    data: str | None
+
+    @classmethod
+    def from_json(cls, results: Mapping[str, Any]) -> Self:
+        """Read the content of an eval_results.json."""
+        provenance = results["provenance"]
+        costs = {name: results[name] for name in ("computation_cost", "flops_ratio")}
+        return cls(
+            task=results["task"],
+            dataset=results.get("dataset", "unknown"),
+            examples=results["examples"],
+            numbers={**results["metrics"], **costs},
+            rule=results["rule"],
+            remarks=results.get("remarks", ()),
+            validation_file=provenance["flags"].get("validation_file"),
+            weights=provenance["weights"],
+            data=provenance.get("data"),
         )
-    return results
+
+    @property
+    def identity(self) -> str:
+        """Hash of what the numbers belong to: weights, data and exit settings."""
+        return fingerprint(self.weights, self.data, sorted(self.rule.items()))
 
 
-def identity(results: Mapping[str, Any]) -> str:
-    """Give the hash of what a card's numbers belong to: weights, data and exit settings."""
-    about = results["provenance"]
-    return fingerprint(about["weights"], about.get("data"), sorted(results["rule"].items()))
+@dataclass(frozen=True)
+class HubData:
+    """The evaluated data as the hub names them; None where they are not on the hub."""
+
+    kind: str
+    name: str
+    config: str | None = None
+    split: str | None = None
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether the data are the user's own."""
+        return self.kind == "custom"
 
 
-def quoted(card: Path) -> str | None:
-    """Read which evaluation a card quotes, by its `evaluation`; None of a card of one's own."""
+# The evaluation.
+
+
+def read_evaluation(folder: Path, weights: str) -> Evaluation:
+    """Read the eval_results.json of a model.
+
+    weights: the hash of the folder's weights.
+
+    Raises UserError unless it is of the weights and exit settings that the folder has now.
+    """
+    path = find_file(folder, "eval_results.json")
+    config_path = find_file(folder, "config.json")
+    if not path or not config_path:
+        raise UserError(f"{folder} has no evaluation: run run_glue.py --do_eval first")
+    evaluation = Evaluation.from_json(read_json(path))
+    model_type = read_json(config_path).get("model_type")
+    rule = dict(resolve(folder, keys_of(model_type)).values)
+    if evaluation.weights != weights:
+        difference = "weights"
+    elif evaluation.rule != rule:
+        difference = "exit settings"
+    else:
+        return evaluation
+    raise UserError(
+        f"{path} is of other {difference} than {folder} has now: evaluate again, with run_glue.py "
+        "--do_eval"
+    )
+
+
+def hub_data(evaluation: Evaluation) -> HubData:
+    """Name the evaluated data as the hub does."""
+    task = evaluation.task
+    if task not in TASKS or evaluation.dataset != task:
+        file = evaluation.validation_file
+        return HubData("custom", Path(file).name if file else evaluation.dataset)
+    return HubData(
+        kind="nyu-mll/glue",
+        name=f"GLUE {TASKS[task].folder}",
+        config=task.replace("-", ""),
+        split="validation_matched" if task == "mnli" else "validation",
+    )
+
+
+# The card.
+
+
+def model_card(settings: HubSettings, evaluation: Evaluation) -> ModelCard:
+    """Make the card of a model from its evaluation."""
+    metadata = card_metadata(settings, evaluation)
+    return ModelCard(f"---\n{metadata.to_yaml()}\n---\n{card_text(settings, evaluation)}")
+
+
+def model_name(settings: HubSettings) -> str:
+    """Return the model's name on the card: its repository's, or its folder's."""
+    return settings.hub_model_id or settings.model_dir.absolute().name
+
+
+def card_metadata(settings: HubSettings, evaluation: Evaluation) -> ModelCardData:
+    """Make what the hub reads of a card."""
+    data = hub_data(evaluation)
+    datasets = None
+    if settings.dataset:
+        datasets = [settings.dataset]
+    elif not data.is_custom:
+        datasets = [data.kind]
+    return ModelCardData(
+        model_name=model_name(settings),
+        base_model=settings.base_model or starting_model(settings.model_dir),
+        license=settings.license,
+        language=settings.language,
+        datasets=datasets,
+        library_name="transformers",
+        evaluation=evaluation.identity,
+        pipeline_tag=PIPELINE,
+        tags=["early-exit", read_json(settings.model_dir / "config.json")["model_type"]],
+        eval_results=[
+            EvalResult(
+                task_type=PIPELINE,
+                dataset_type=data.kind,
+                dataset_name=data.name,
+                dataset_config=data.config,
+                dataset_split=data.split,
+                metric_type=HUB_METRICS.get(name, name),
+                metric_name=name,
+                metric_value=value,
+            )
+            for name, value in evaluation.numbers.items()
+        ],
+    )
+
+
+def starting_model(folder: Path) -> str | None:
+    """Return the hub's name of the model that a training started from; None for a local one."""
+    source = str(training_flags(folder).get("model_name_or_path"))
+    # Weights from the hub are read out of its cache, …/models--OWNER--NAME/snapshots/…
+    match = re.search("models--(.+?)--(.+?)/snapshots", source)
+    return f"{match[1]}/{match[2]}" if match else None
+
+
+def card_text(settings: HubSettings, evaluation: Evaluation) -> str:
+    """Write what people read of a card."""
+    folder = settings.model_dir
+    data_name = hub_data(evaluation).name
+    results = markdown_table(
+        (f"{data_name}, {evaluation.examples} examples", ""),
+        [(name, f"{value:.4f}") for name, value in evaluation.numbers.items()],
+    )
+    for remark in evaluation.remarks:
+        results += f"\n\n**Suspect:** {remark}."
+    flags = training_flags(folder)
+    shown_flags = [(name, flags[name]) for name in SHOWN_FLAGS if name in flags]
+    number_keys = [key for key, value in evaluation.rule.items() if isinstance(value, float)]
+    return TEXT.format(
+        name=model_name(settings),
+        results=results,
+        picture=f"![Where examples exit]({PICTURE})" if find_file(folder, PICTURE) else "",
+        settings=markdown_table(
+            ("exit settings, and the training's", ""), [*evaluation.rule.items(), *shown_flags]
+        ),
+        key=number_keys[0],
+    )
+
+
+def quoted_evaluation(card: Path) -> str | None:
+    """Read the identity of the evaluation that a card quotes; None where it does not say."""
     try:
         return (metadata_load(card) or {}).get("evaluation")
     except (ValueError, YAMLError):  # not a card of this command, at least
         return None
 
 
-def data_of(results: Mapping[str, Any]) -> dict[str, str]:
-    """Name the evaluated data in the hub's words."""
-    task, data = results["task"], results.get("dataset", "unknown")
-    if task not in TASKS or data != task:
-        file = results["provenance"]["flags"].get("validation_file")
-        return {"dataset_type": "custom", "dataset_name": Path(file).name if file else data}
-    return {
-        "dataset_type": "nyu-mll/glue",
-        "dataset_name": f"GLUE {TASKS[task].folder}",
-        "dataset_config": task.replace("-", ""),
-        "dataset_split": "validation_matched" if task == "mnli" else "validation",
-    }
+def update_card(settings: HubSettings, used: UsedFiles) -> None:
+    """Write the card, unless the user has edited it.
 
+    used: the files that the evaluation belongs to.
 
-def model_card(settings: HubSettings, results: Mapping[str, Any]) -> ModelCard:
-    """Make the card of a model from its evaluation's results."""
+    Raises UserError where there is no evaluation of the model as it is now, or where an edited card
+    quotes an earlier one.
+    """
     folder = settings.model_dir
-    name = settings.hub_model_id or folder.absolute().name
-    data, rule = data_of(results), results["rule"]
-    numbers = results["metrics"] | {x: results[x] for x in ("computation_cost", "flops_ratio")}
-    flags = training_flags(folder)
-    # From the hub, weights are read out of its cache.
-    base = re.search("models--(.+?)--(.+?)/snapshots", str(flags.get("model_name_or_path")))
-    task, glue = "text-classification", data["dataset_type"]
-    on_the_hub = None if glue == "custom" else [glue]
-    about = ModelCardData(
-        model_name=name,
-        base_model=settings.base_model or ("/".join(base.groups()) if base else None),
-        license=settings.license,
-        language=settings.language,
-        datasets=[settings.dataset] if settings.dataset else on_the_hub,
-        library_name="transformers",
-        evaluation=identity(results),
-        pipeline_tag=task,
-        tags=["early-exit", read_json(folder / "config.json")["model_type"]],
-        eval_results=[
-            EvalResult(
-                task_type=task,
-                dataset_type=data["dataset_type"],
-                dataset_name=data["dataset_name"],
-                dataset_config=data.get("dataset_config"),
-                dataset_split=data.get("dataset_split"),
-                metric_type=METRICS.get(name, name),
-                metric_name=name,
-                metric_value=value,
-            )
-            for name, value in numbers.items()
-        ],
-    )
-    text = TEXT.format(
-        name=name,
-        results=markdown_table(
-            (f"{data['dataset_name']}, {results['examples']} examples", ""),
-            [(metric, f"{value:.4f}") for metric, value in numbers.items()],
-        )
-        + "".join(f"\n\n**Suspect:** {x}." for x in results.get("remarks", ())),
-        picture=f"![Where examples exit]({PICTURE})" if find_file(folder, PICTURE) else "",
-        settings=markdown_table(
-            ("exit settings, and the training's", ""),
-            [*rule.items(), *((x, flags[x]) for x in TRAINED_WITH if x in flags)],
-        ),
-        key=next(key for key, value in rule.items() if isinstance(value, float)),
-    )
-    return ModelCard(f"---\n{about.to_yaml()}\n---\n{text}")
-
-
-def main() -> None:
-    (settings,) = parse([HubSettings], __doc__)
-    folder, target = settings.model_dir, settings.hub_model_id
-    card, used = folder / CARD, UsedFiles(folder, folder / "eval_results.json")
-    if not card.exists() or RunFolder(folder).has_own(CARD):
-        text = str(model_card(settings, evaluated(folder, used.weights)))
+    card = folder / CARD
+    results = RunFolder(folder)
+    if not card.exists() or results.has_own(CARD):
+        text = str(model_card(settings, read_evaluation(folder, used.weights)))
         used.check()
-        RunFolder(folder).write_text(CARD, text)
+        results.write_text(CARD, text)
         print(f"written: {card}")
-    elif (its := quoted(card)) and its != identity(evaluated(folder, used.weights)):
+        return
+    quoted = quoted_evaluation(card)
+    if quoted and quoted != read_evaluation(folder, used.weights).identity:
         raise UserError(
             f"{card}, which was edited, has the numbers of an earlier evaluation: rename it, and "
             "give the command again for a new one to copy from"
         )
-    else:
-        print(f"{card} is your own: it is left as it is")
-    if target:
-        sent = [x for x in folder.iterdir() if any(x.match(pattern) for pattern in SENT.split())]
-        if out := [x for x in sent if not resolve_within(folder, x.name)]:
-            raise UserError(f"{out[0]} is a link that leads out of {folder}: copy its file there")
+    print(f"{card} is your own: it is left as it is")
+
+
+# Sending.
+
+
+def check_links(folder: Path) -> None:
+    """Raise UserError for a link, among the files to send, that leads out of the folder."""
+    for path in folder.iterdir():
+        is_sent = any(path.match(pattern) for pattern in SENT_FILES)
+        if is_sent and not resolve_within(folder, path.name):
+            raise UserError(f"{path} is a link that leads out of {folder}: copy its file there")
+
+
+def send(folder: Path, repository: str, is_private: bool) -> None:
+    """Send a model's folder to its repository, which is made where there is none.
+
+    Raises UserError where the hub does not take it.
+    """
+    hub = HfApi()
+    try:
+        hub.create_repo(repository, private=is_private, exist_ok=True)
+        url = hub.upload_folder(
+            repo_id=repository,
+            folder_path=folder,
+            allow_patterns=SENT_FILES,
+            ignore_patterns=["*/*"],
+        )
+    except Exception as error:  # of the hub, or of the HTTP client that it happens to use
+        reason = " ".join(str(error).split())[:300]
+        raise UserError(f"{repository}: the hub does not take it ({reason})") from error
+    print(f"sent: {url}")
+
+
+def main() -> None:
+    (settings,) = parse([HubSettings], __doc__)
+    folder = settings.model_dir
+    used = UsedFiles(folder, folder / "eval_results.json")
+    update_card(settings, used)
+    if settings.hub_model_id:
+        check_links(folder)
         used.check()
-        patterns: list[str] = [*SENT.split()]
-        try:
-            HfApi().create_repo(target, private=settings.hub_private_repo, exist_ok=True)
-            url = HfApi().upload_folder(
-                repo_id=target,
-                folder_path=folder,
-                allow_patterns=patterns,
-                ignore_patterns=["*/*"],
-            )
-        except Exception as error:  # of the hub, or of the HTTP client that it happens to use
-            reason = " ".join(str(error).split())[:300]
-            raise UserError(f"{target}: the hub does not take it ({reason})") from error
-        print(f"sent: {url}")
+        send(folder, settings.hub_model_id, settings.hub_private_repo)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,8 @@ entry's run_glue.py or run_parity.py.
 import shlex
 import tomllib
 from argparse import Namespace
-from itertools import product
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,87 +23,149 @@ from runs.console import markdown_table
 from runs.flags import FlagParser
 from runs.processes import ROOT, call, run_script
 
-ENTRIES = tomllib.loads((ROOT / "experiments/published.toml").read_text("utf-8"))
+
+@dataclass(frozen=True)
+class Entry:
+    """A published table: a table of experiments/published.toml.
+
+    Attributes:
+        document: where it is published.
+        weights: folder or hub name of the published weights; "" where none are needed.
+        data: what data it needs, in words.
+        hours: on 2 CPU cores and, where a GPU would help, on a GPU.
+        tasks: the tasks that `commands` are run for.
+        commands: scripts with their flags, in which {task}, {weights}, {data_dir} and {output} are
+            replaced.
+        published: by folder in {output}, the published value at each path of keys in the results.
+        results: the file of the results in each of these folders.
+    """
+
+    document: str
+    weights: str
+    data: str
+    hours: Sequence[float]
+    tasks: Sequence[str]
+    commands: Sequence[str]
+    published: Mapping[str, Mapping[str, float | str]]
+    results: str = "eval_results.json"
+
+    def measured(self, output: Path) -> dict[str, dict[str, Any]]:
+        """Read the results that the entry's runs have left in `output`, by folder."""
+        paths = {name: output / name / self.results for name in self.published}
+        return {name: read_json(path) for name, path in paths.items() if path.exists()}
 
 
-def run_entry(args: Namespace, more: list[str]) -> None:
-    """Run an entry's commands for each of its tasks; `more` are flags of its run_ scripts."""
+_TABLES = tomllib.loads((ROOT / "experiments/published.toml").read_text("utf-8"))
+ENTRIES = {name: Entry(**table) for name, table in _TABLES.items()}
+
+
+def run_entry(args: Namespace, script_flags: Sequence[str]) -> None:
+    """Run an entry's commands for each of its tasks.
+
+    script_flags: flags that are added to those of run_glue.py or run_parity.py.
+
+    Raises UserError for a task that the entry does not have, and for a script that fails.
+    """
     entry = ENTRIES[args.entry]
-    if unknown := set(args.tasks).difference(entry["tasks"]):
-        raise UserError(
-            f"--tasks {unknown.pop()}: {args.entry} has only {', '.join(entry['tasks'])}"
-        )
-    places = {
-        "weights": args.weights or entry["weights"],
-        "data_dir": args.data_dir,
-        "output": args.output_dir / args.entry,
-    }
-    for task, command in product(args.tasks or entry["tasks"], entry["commands"]):
-        script, *flags = [x.format(task=task, **places) for x in shlex.split(command)]
-        flags += more if script.startswith("run_") else []
-        print(f"$ python {shlex.join([script, *flags])}", flush=True)
-        call(script, flags)
+    for task in args.tasks:
+        if task not in entry.tasks:
+            raise UserError(f"--tasks {task}: {args.entry} has only {', '.join(entry.tasks)}")
+    for task in args.tasks or entry.tasks:
+        places = {
+            "task": task,
+            "weights": args.weights or entry.weights,
+            "data_dir": args.data_dir,
+            "output": args.output_dir / args.entry,
+        }
+        for command in entry.commands:
+            # Split first: a place may have spaces.
+            script, *flags = [word.format_map(places) for word in shlex.split(command)]
+            if script.startswith("run_"):
+                flags.extend(script_flags)
+            print(f"$ python {shlex.join([script, *flags])}", flush=True)
+            call(script, flags)
 
 
-def measured(name: str, folder: Path) -> dict[str, Any]:
-    """Return what runs of an entry left in `folder`, by its results' files."""
-    results = ENTRIES[name].get("results", "eval_results.json")
-    paths = {task: folder / task / results for task in ENTRIES[name]["published"]}
-    return {task: read_json(path) for task, path in paths.items() if path.exists()}
-
-
-def value_at(path: str, results: dict[str, Any]) -> str:
-    """Format the number at a path of keys, such as metrics.acc; "–" where there is none."""
+def value_at(path: str, results: Mapping[str, Any]) -> float | str | None:
+    """Look up the value at a path of keys, such as metrics.acc; None where there is none."""
     value: Any = results
     for key in path.split("."):
-        value = value.get(key, {})
-    return "–" if value == {} else as_text(value)
+        if key not in value:
+            return None
+        value = value[key]
+    return value
 
 
-def as_text(value: float | str) -> str:
+def as_text(value: float | str | None) -> str:
+    """Format a value for a table."""
+    if value is None:
+        return "–"
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def result_table(name: str, folder: Path) -> str:
-    """Format published and measured values side by side, as Markdown."""
-    entry, found, rows = ENTRIES[name], measured(name, folder), []
-    for task, values in entry["published"].items():
-        for path, published in values.items():
-            row, shown = f"{task} {path.rpartition('.')[2]}", value_at(path, found.get(task, {}))
-            rows.append([row, as_text(published), shown])
+def result_table(name: str, output: Path) -> str:
+    """Format an entry's published and measured values side by side, as Markdown.
+
+    output: the folder of the entry's runs.
+    """
+    entry = ENTRIES[name]
+    measured = entry.measured(output)
+    rows = []
+    for folder, published_values in entry.published.items():
+        for path, published in published_values.items():
+            metric = path.rpartition(".")[2]
+            value = value_at(path, measured.get(folder, {}))
+            rows.append([f"{folder} {metric}", as_text(published), as_text(value)])
     table = markdown_table(("", "published", "measured"), rows)
-    return f"**{name}**: {entry['document']}\n\n{table}"
+    return f"**{name}**: {entry.document}\n\n{table}"
 
 
-def listing(output: Path) -> str:
-    """Say what each entry needs, and whether it was run, as Markdown."""
+def listing(output_dir: Path) -> str:
+    """Say what each entry needs, and whether it was run, as Markdown.
+
+    output_dir: the folder of the entries' folders.
+    """
+    columns = ("entry", "published in", "weights", "data", "2 CPU cores", "GPU", "here")
     rows = []
     for name, entry in ENTRIES.items():
-        hours = [*(f"{x:g} h" for x in entry["hours"]), "–"][:2]
-        needs = entry["document"], entry["weights"] or "none", entry["data"]
-        state = "measured" if measured(name, output / name) else "not run"
-        rows.append([name, *needs, *hours, state])
-    head = ("entry", "published in", "weights", "data", "2 CPU cores", "GPU", "here")
-    return markdown_table(head, rows)
+        cpu_hours, *gpu_hours = entry.hours
+        rows.append(
+            [
+                name,
+                entry.document,
+                entry.weights or "none",
+                entry.data,
+                f"{cpu_hours:g} h",
+                f"{gpu_hours[0]:g} h" if gpu_hours else "–",
+                "measured" if entry.measured(output_dir / name) else "not run",
+            ]
+        )
+    return markdown_table(columns, rows)
 
 
 def main() -> None:
     parser = FlagParser(__doc__)
-    add = parser.add_argument
-    add("entry", nargs="?", choices=ENTRIES, metavar="entry", help=", ".join(ENTRIES))
-    add("--weights", help="folder or hub name, if not the published weights")
-    add("--data_dir", default="glue_data", help="folder with a folder for each GLUE task")
-    add("--tasks", nargs="+", default=[], help="tasks of act-glue; default: all")
-    add("--output_dir", type=Path, default="out/reproduce", help="folder for the entries' folders")
-    args, more = parser.parse_known_args()
+    parser.add_argument(
+        "entry", nargs="?", choices=ENTRIES, metavar="entry", help=", ".join(ENTRIES)
+    )
+    parser.add_argument("--weights", help="folder or hub name, if not the published weights")
+    parser.add_argument(
+        "--data_dir", default="glue_data", help="folder with a folder for each GLUE task"
+    )
+    parser.add_argument("--tasks", nargs="+", default=[], help="tasks of act-glue; default: all")
+    parser.add_argument(
+        "--output_dir", type=Path, default="out/reproduce", help="folder for the entries' folders"
+    )
+    args, script_flags = parser.parse_known_args()
     if args.entry:
-        run_entry(args, more)
+        run_entry(args, script_flags)
     else:
-        parser.parse_args()  # no other script's flags
+        parser.parse_args()  # without an entry, a flag of another script is an error
         print(listing(args.output_dir))
     for name in [args.entry] if args.entry else ENTRIES:
-        if measured(name, args.output_dir / name):
-            print(f"\n{result_table(name, args.output_dir / name)}")
+        output = args.output_dir / name
+        if ENTRIES[name].measured(output):
+            print(f"\n{result_table(name, output)}")
 
 
 if __name__ == "__main__":

@@ -32,16 +32,19 @@ from elbert_base.keys import keys_of
 from elbert_base.runtime import launched_processes
 from runs.flags import expand_config_file
 from runs.processes import run_script
-from runs.provenance import parse_beside, training_flags
+from runs.provenance import training_flags
 from runs.settings import GROUPS, GlueSettings, fetch_models
+from runs.trained_flags import parse_with_trained_model
 
 
 def read_settings() -> GlueSettings:
     """The command line; raises UserError for flags that do not go together."""
     trains = {"--do_train", "--hp_search"} & {*expand_config_file(sys.argv[1:])}
     folder_flags = () if trains else ("--output_dir", "--model_name_or_path")
-    settings = GlueSettings(*parse_beside(GROUPS, __doc__, *folder_flags))
-    run, training, evaluation = settings.run, settings.training, settings.evaluation
+    settings = GlueSettings(*parse_with_trained_model(GROUPS, __doc__, folder_flags))
+    run = settings.run
+    training = settings.training
+    evaluation = settings.evaluation
     search = settings.search.hp_search
     if not trains:
         settings.mode.check_trained()
@@ -55,13 +58,16 @@ def read_settings() -> GlueSettings:
         raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
     if search and launched_processes() > 1:
         raise UserError("--hp_search starts its own processes: run it without torchrun")
-    others = {
+    for_a_model = {
         "--do_train": run.do_train,
         "--hp_search": search,
         f"--dtype {evaluation.dtype}": evaluation.dtype != "fp32",
     }
-    if evaluation.onnx and (given := ", ".join(filter(others.get, others))):
-        raise UserError(f"--onnx evaluates a finished file as it is: leave out {given}")
+    unwanted = [flag for flag, is_given in for_a_model.items() if is_given]
+    if evaluation.onnx and unwanted:
+        raise UserError(
+            f"--onnx evaluates a finished file as it is: leave out {', '.join(unwanted)}"
+        )
     if settings.data.unlabelled_file and not settings.model.teacher:
         raise UserError("--unlabelled_file: give the model that answers these with --teacher")
     if settings.model.teacher and "teacher_share" not in keys_of(settings.mode.model_type).keys:
@@ -82,10 +88,13 @@ def main() -> None:
     from training.fine_tune import fine_tune
 
     if settings.run.do_train or settings.search.hp_search:
-        model = settings.model
-        read = {"model_name_or_path": not model.from_scratch, "teacher": True}
-        model = fetch_models(model, **read, config_name=False, tokenizer_name=False)
-        settings = settings._replace(model=model)
+        needs_weights = {
+            "model_name_or_path": not settings.model.from_scratch,
+            "teacher": True,
+            "config_name": False,
+            "tokenizer_name": False,
+        }
+        settings = settings._replace(model=fetch_models(settings.model, needs_weights))
     if settings.search.hp_search:
         from training.search import search
 

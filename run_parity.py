@@ -11,8 +11,8 @@ tested on fuller ones. Progress goes to TensorBoard, final results to results.js
 
 from pathlib import Path
 
-from runs.files import RunFolder
 from runs.flags import as_dict, parse
+from runs.folder import RunFolder
 from runs.processes import run_script
 from runs.provenance import provenance
 from training.parity_settings import ParitySettings
@@ -32,10 +32,8 @@ def main() -> None:
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     directory = Path(settings.output_dir)
-    path, results = (
-        directory / "results.json",
-        {"provenance": provenance(as_dict(settings)).as_json()},
-    )
+    path = directory / "results.json"
+    results = {"provenance": provenance(as_dict(settings)).as_json()}
     known, harder = settings.non_zeros()
     model = ParityPonderGRU(settings.n_elems, settings.n_hidden, settings.max_steps).to(device)
     history = []

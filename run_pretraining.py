@@ -48,8 +48,8 @@ def main() -> None:
     from training.pretraining.run import evaluate, pretrain
     from training.pretraining.session import text_session
 
-    names = {"model_name_or_path": True, "config_name": False, "tokenizer_name": False}
-    settings = settings._replace(model=fetch_models(settings.model, **names))
+    needs_weights = {"model_name_or_path": True, "config_name": False, "tokenizer_name": False}
+    settings = settings._replace(model=fetch_models(settings.model, needs_weights))
     model, _, run, _, evaluation = settings
     with text_session(settings, writes=run.do_train or model.train_tokenizer) as accelerator:
         if model.train_tokenizer and accelerator.is_main_process:

@@ -31,7 +31,8 @@ def main() -> None:
     from training.layer_sharing.run import evaluate_student, train_student
     from training.pretraining.session import text_session
 
-    student = fetch_models(settings.student, model_name_or_path=True, initial_student=True)
+    needs_weights = {"model_name_or_path": True, "initial_student": True}
+    student = fetch_models(settings.student, needs_weights)
     settings = settings._replace(student=student)
     with text_session(settings, settings.run.do_train) as accelerator:
         if settings.run.do_train:

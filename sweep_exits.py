@@ -23,13 +23,13 @@ import sys
 
 from exit_lab.settings import SweepRequest
 from runs.processes import run_script
-from runs.provenance import parse_beside
+from runs.trained_flags import parse_with_trained_model
 
 
 def main() -> None:
     groups = tuple(SweepRequest.__annotations__.values())
     flag = "--model_dir" if any(x.startswith("--model_dir") for x in sys.argv) else "--compare"
-    request = SweepRequest(*parse_beside(groups, __doc__, flag))
+    request = SweepRequest(*parse_with_trained_model(groups, __doc__, [flag]))
     request.check()
     from exit_lab.lab import run  # torch: seconds, once the flags are right
 

@@ -1,1 +1,1 @@
-"""A model's answers to a data set: given, scored, swept over exit settings, reported, drawn."""
+"""A model's answers to a data set: given, measured, swept over exit settings, reported, drawn."""

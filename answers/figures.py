@@ -7,16 +7,20 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from sklearn.metrics import ConfusionMatrixDisplay
 
-from answers.scores import MOST
-from runs.files import RunFolder, write_file
+from runs.files import write_file
+from runs.folder import RunFolder
 
-INK, SOFT, LINE = "#1d2733", "#5d6a78", "#b3412e"
+INK = "#1d2733"  # what counts most
+SOFT = "#5d6a78"  # what stands behind it
+LINE = "#b3412e"
 # Apart for every kind of colour vision (Okabe and Ito), and from INK and LINE.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a5ab5", "#8a7a1e")
+MOST_NAMED = 20  # classes that a picture names
 # Decorates what draws a figure.
 styled = rc_context(
     {
@@ -36,7 +40,7 @@ styled = rc_context(
 
 @styled
 def save_figure(figure: Figure, path: Path, results: RunFolder | None = None) -> None:
-    """Write a PNG in one step; results: the folder of a run that it belongs to."""
+    """Write a PNG, whole or not at all; results: the folder of a run that it belongs to."""
     draw = partial(figure.savefig, dpi=150, bbox_inches="tight", format="png")
     if results:
         results.write(path, draw)
@@ -48,20 +52,22 @@ def save_figure(figure: Figure, path: Path, results: RunFolder | None = None) ->
 
 
 @styled
-def plot_confusion(path: Path, confusion: Sequence[Sequence[int]], names: Sequence[str]) -> None:
+def confusion_figure(confusion: Sequence[Sequence[int]], class_names: Sequence[str]) -> Figure:
     """Draw confusion.png: how many examples of each label get each answer.
 
-    confusion: a row a label, a column an answer. names: of the classes.
+    confusion: a row for each label, a column for each answer. Many classes are drawn without their
+    names and numbers, which would not be readable.
     """
-    size = 2.5 + 0.5 * min(len(names), MOST)
+    is_named = len(class_names) <= MOST_NAMED
+    size = 2.5 + 0.5 * min(len(class_names), MOST_NAMED)  # inches
     figure = Figure(figsize=(size, size))
     panel = figure.subplots()
-    few = len(names) <= MOST
-    display = ConfusionMatrixDisplay(np.array(confusion), display_labels=names if few else None)
-    display.plot(ax=panel, cmap="Blues", colorbar=False, include_values=few)
+    display_labels = class_names if is_named else None
+    display = ConfusionMatrixDisplay(np.array(confusion), display_labels=display_labels)
+    display.plot(ax=panel, cmap="Blues", colorbar=False, include_values=is_named)
     panel.set(xlabel="answer", ylabel="label")
-    panel.tick_params(axis="x", rotation=90 if few else 0)
-    save_figure(figure, path, RunFolder(path.parent))
+    panel.tick_params(axis="x", rotation=90 if is_named else 0)
+    return figure
 
 
 @dataclass(frozen=True)
@@ -69,46 +75,67 @@ class ExitsPicture:
     """What exits.png shows."""
 
     title: str
-    metric: str  # its name
-    curve: Sequence[float]  # the metric of every layer, were everyone to exit there
-    reached: float  # the metric with early exit
+    metric_name: str
+    curve: Sequence[float]  # the metric of every layer, if all examples exited there
+    early_exit: float  # the metric with early exit
     exit_layer: np.ndarray  # (examples,), 1-based
     by_window: np.ndarray  # which of the exits a confidence window decided, (examples,) bool
     cause: str  # what decided the others
 
 
 @styled
-def plot_exits(path: Path, shown: ExitsPicture) -> None:
+def exits_figure(picture: ExitsPicture) -> Figure:
     """Draw exits.png: the metric of every layer; below, how many examples exit there, and why."""
-    depth = len(shown.curve)
-    layers, figure = np.arange(1, depth + 1), Figure(figsize=(7.2, 4.8))
-    top, bottom = figure.subplots(2, sharex=True)
-    top.set_ylabel(shown.metric)
-    bottom.set(xlabel="layer", ylabel="examples that exit")
-    bottom.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True))
-    top.plot(layers, shown.curve, color=LINE, marker="o", markersize=4, label="everyone exits here")
-    for value, name, color, style in (
-        (shown.curve[-1], "full depth", INK, ":"),
-        (shown.reached, "early exit", COLOURS[0], "--"),
-    ):
-        top.axhline(value, color=color, linestyle=style, linewidth=1.2, label=f"{name} {value:.3f}")
-    top.margins(y=0.06)
-    ran_all, base = shown.exit_layer == depth, np.zeros(depth)
-    for cause, rows, color in (
-        (shown.cause, ~shown.by_window & ~ran_all, "#9db4d3"),
-        ("window", shown.by_window & ~ran_all, "#e2b866"),
-        ("all layers run", ran_all, "#cfd6de"),
-    ):
-        counts = np.bincount(shown.exit_layer[rows], minlength=depth + 1)[1:]
-        if counts.any():
-            bottom.bar(layers, counts, bottom=base, color=color, width=0.72, label=cause)
-        base = base + counts
-    whole = bottom.bar(layers, base, alpha=0)  # invisible, it carries the numbers above the bars
-    numbers = [f"{count:.0f}" if count else "" for count in base]
-    bottom.bar_label(whole, numbers, padding=2, fontsize=8, color=SOFT)
-    for panel in (top, bottom):
+    figure = Figure(figsize=(7.2, 4.8))
+    metric_panel, count_panel = figure.subplots(2, sharex=True)
+    draw_metric(metric_panel, picture)
+    draw_exit_counts(count_panel, picture)
+    for panel in (metric_panel, count_panel):
         panel.grid(axis="y")
         panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     figure.align_ylabels()
-    top.set_title(shown.title)
-    save_figure(figure, path, RunFolder(path.parent))
+    metric_panel.set_title(picture.title)
+    return figure
+
+
+def draw_metric(panel: Axes, picture: ExitsPicture) -> None:
+    """Draw the metric of every layer, with lines at full depth's and at early exit's."""
+    layers = np.arange(1, len(picture.curve) + 1)
+    panel.plot(
+        layers, picture.curve, color=LINE, marker="o", markersize=4, label="everyone exits here"
+    )
+    full_depth = picture.curve[-1]
+    panel.axhline(
+        full_depth, color=INK, linestyle=":", linewidth=1.2, label=f"full depth {full_depth:.3f}"
+    )
+    panel.axhline(
+        picture.early_exit,
+        color=COLOURS[0],
+        linestyle="--",
+        linewidth=1.2,
+        label=f"early exit {picture.early_exit:.3f}",
+    )
+    panel.set_ylabel(picture.metric_name)
+    panel.margins(y=0.06)
+
+
+def draw_exit_counts(panel: Axes, picture: ExitsPicture) -> None:
+    """Draw a bar for each layer, as high as the number of examples that exit there, by cause."""
+    depth = len(picture.curve)
+    layers = np.arange(1, depth + 1)
+    ran_all_layers = picture.exit_layer == depth
+    height = np.zeros(depth)  # of each layer's bar so far
+    for cause, examples, colour in (
+        (picture.cause, ~picture.by_window & ~ran_all_layers, "#9db4d3"),
+        ("window", picture.by_window & ~ran_all_layers, "#e2b866"),
+        ("all layers run", ran_all_layers, "#cfd6de"),
+    ):
+        counts = np.bincount(picture.exit_layer[examples], minlength=depth + 1)[1:]
+        if counts.any():
+            panel.bar(layers, counts, bottom=height, color=colour, width=0.72, label=cause)
+        height = height + counts
+    whole_bars = panel.bar(layers, height, alpha=0)  # invisible: they carry the numbers above
+    numbers = [f"{count:.0f}" if count else "" for count in height]
+    panel.bar_label(whole_bars, numbers, padding=2, fontsize=8, color=SOFT)
+    panel.set(xlabel="layer", ylabel="examples that exit")
+    panel.xaxis.set_major_locator(MaxNLocator(nbins=13, integer=True))

@@ -11,6 +11,8 @@ from elbert_base.keys import nearest_names
 from glue.metrics import compute_metrics
 from glue.tasks import Task
 
+TOLERANCE = 1e-9  # of a computation cost, which is a sum of shares
+
 
 @dataclass(frozen=True)
 class MetricAtCost:
@@ -21,22 +23,32 @@ class MetricAtCost:
 
     @classmethod
     def parse(cls, text: str | None, task: Task, flag: str) -> Self:
-        """Parse what `flag` names, by default the task's main metric; UserError for others."""
-        name, at, cost = (text or task.primary_metric).removeprefix("eval_").partition("@")
-        known = list(compute_metrics(task, [0, 1], [0, 1]))
-        if name not in known:
-            raise UserError(f"{flag} {text}: {nearest_names(name, known)}")
-        limit = None
-        if at:
-            limit = float(cost) if re.fullmatch(r"[0-9]*\.?[0-9]+", cost) else 0
-            if not 0 < limit <= 1:
-                raise UserError(f"{flag} {text}: a computation cost is above 0 and at most 1")
-        return cls(name, limit)
+        """Parse METRIC or METRIC@COST, the value of `flag`; None is the task's main metric.
+
+        Raises UserError for a metric that the task does not have, and for a cost that is not above
+        0 and at most 1.
+        """
+        # transformers' names of metrics begin with eval_.
+        metric = (text or task.primary_metric).removeprefix("eval_")
+        name, at_sign, cost_text = metric.partition("@")
+        metric_names = list(compute_metrics(task, [0, 1], [0, 1]))
+        if name not in metric_names:
+            raise UserError(f"{flag} {text}: {nearest_names(name, metric_names)}")
+        if not at_sign:
+            return cls(name)
+        is_number = re.fullmatch(r"[0-9]*\.?[0-9]+", cost_text)
+        cost = float(cost_text) if is_number else 0.0
+        if not 0 < cost <= 1:
+            raise UserError(f"{flag} {text}: a computation cost is above 0 and at most 1")
+        return cls(name, cost)
 
     def __str__(self) -> str:
         return self.name if self.cost is None else f"{self.name}@{self.cost:g}"
 
     def best(self, points: Iterable[Sequence[float]]) -> float | None:
-        """Find the best metric within the cost, of (cost, metric); None if there is none."""
-        limit = math.inf if self.cost is None else self.cost
-        return max((value for cost, value in points if cost <= limit + 1e-9), default=None)
+        """Find the best metric within the cost; None where no point is within it.
+
+        points: (cost, metric) each.
+        """
+        limit = math.inf if self.cost is None else self.cost + TOLERANCE
+        return max((metric for cost, metric in points if cost <= limit), default=None)

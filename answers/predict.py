@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, distributed
 
 from elbert.albert import attention_mask_of
 from elbert.cpu_packing import packed_copy
-from elbert.depth import iter_layers
+from elbert.depth import EarlyExitModel, iter_layers
 from elbert.depth_batching import DepthBatcher
 from elbert_base.errors import UserError
 from glue.features import Features, collate, sorted_batches
@@ -56,23 +56,27 @@ def run_all(job: Job, run: Run, title: str = "Evaluating") -> Predictions:
     """Answer every example by `run`, in inference mode, with packed weights.
 
     run: how the mode runs over a data set (`Mode.run`), or another way to go through it. Each of
-    several processes answers every n-th example.
+    several processes answers every n-th example, and gets the answers of all.
     """
     start = time.perf_counter()
     rank, process_count = processes()
     shard = job.features.take(slice(rank, None, process_count))
     predictions = Predictions()
     packed_job = replace(job, model=packed_copy(job.model.eval()))
-    bar = progress(desc=title, total=len(shard), unit="example", disable=True if rank > 0 else None)
-    with torch.inference_mode(), bar:
+    hides_bar = True if rank > 0 else None  # None: where stderr is no terminal
+    with (
+        torch.inference_mode(),
+        progress(desc=title, total=len(shard), unit="example", disable=hides_bar) as bar,
+    ):
         for rows, values in run(packed_job, shard):
             predictions.put(rows, values, len(shard))
             bar.update(len(rows))
     if process_count > 1:
-        shards, predictions = gather_object([dict(predictions)]), Predictions()
-        for first, answers in enumerate(shards):
-            rows = slice(first, None, process_count)
-            predictions.put(rows, answers, len(job.features))
+        shards = gather_object([dict(predictions)])  # in the order of the processes
+        predictions = Predictions()
+        for shard_rank, answers in enumerate(shards):
+            places = slice(shard_rank, None, process_count)
+            predictions.put(places, answers, len(job.features))
     predictions.wall_seconds = time.perf_counter() - start
     return predictions
 
@@ -86,7 +90,8 @@ def processes() -> tuple[int, int]:
 
 def is_main() -> bool:
     """Tell whether reports and progress bars are this process's work."""
-    return processes()[0] == 0
+    rank, _ = processes()
+    return rank == 0
 
 
 def batch_inputs(job: Job, features: Features, rows: Rows) -> dict[str, Tensor]:
@@ -100,29 +105,37 @@ def answers_in_batches(
     job: Job,
     features: Features,
     model: Callable[..., Any],
-    depths_of: Callable[[Any], Mapping[str, Tensor]],
+    depth_values: Callable[[Any], Mapping[str, Tensor]],
 ) -> Batches:
     """Answer batches of neighbours in length; batch size 1 never pads.
 
-    model: what is called with a batch's inputs. depths_of: what of its output to keep beside the
-    logits, (batch, …) by name.
+    Args:
+        model: is called with a batch's inputs; its output has `logits`, (batch, num_labels).
+        depth_values: picks what an output says of how deep its examples went, (batch, …) by name.
     """
     for rows in sorted_batches(features.lengths, job.batch_size):
         batch = batch_inputs(job, features, rows)
         start = time.perf_counter()
         out = model(**batch)
-        logits = out.logits.float().cpu()
+        logits = out.logits.float().cpu()  # waits for the device, so it belongs to the time
         seconds = torch.full((len(rows),), time.perf_counter() - start, dtype=torch.double)
-        yield rows, {"logits": logits, **depths_of(out), "seconds": seconds}
+        yield rows, {"logits": logits, **depth_values(out), "seconds": seconds}
+
+
+def early_exit_model(job: Job) -> EarlyExitModel:
+    """Return the model of a job whose examples exit."""
+    # A job has a model of any mode. The functions below are for those modes whose examples exit.
+    return cast(EarlyExitModel, job.model)
 
 
 def answers_in_slots(job: Job, features: Features) -> Batches:
     """Answer by depth batching, with `batch_size` slots: in order of completion."""
-    model: Any = job.model
+    model = early_exit_model(job)
     batcher = DepthBatcher(model, slots=job.batch_size, pad_token_id=job.tokenizer.pad_token_id)
-    names = [name for name in model.config.own_inputs if name in features.inputs]
-    numbers = [features.inputs[name] for name in names]
-    batcher.submit(zip(features.input_ids, features.token_type_ids, *numbers, strict=True))
+    own_inputs = [
+        features.inputs[name] for name in model.config.own_inputs if name in features.inputs
+    ]
+    batcher.submit(zip(features.input_ids, features.token_type_ids, *own_inputs, strict=True))
     for answer in batcher.answers():
         yield (
             [answer.row],
@@ -145,9 +158,10 @@ def record_layers(job: Job, batch_size: int = 1) -> Predictions:
     size 1 the answers are those of an early-exit run to the last bit. Larger batches are faster
     and differ in that bit, which a setting exactly at a tie can show.
     """
-    recorded = run_all(replace(job, batch_size=batch_size), all_layers, "All layers")
+    recorded = run_all(replace(job, batch_size=batch_size), all_layers, title="All layers")
     recorded["all_logits"] = recorded["all_logits"].transpose(0, 1).contiguous()
-    recorded |= {name: torch.as_tensor(column) for name, column in job.features.inputs.items()}
+    for name, column in job.features.inputs.items():
+        recorded[name] = torch.as_tensor(column)
     return recorded
 
 
@@ -159,24 +173,21 @@ def all_layers(job: Job, features: Features) -> Batches:
 
 def layers_of_batch(job: Job, features: Features, rows: Rows) -> dict[str, Tensor]:
     """Run a batch through all layers, and return what they say: (batch, layers, …) each."""
-    model: Any = job.model
+    model = early_exit_model(job)
     batch = batch_inputs(job, features, rows)
     start = time.perf_counter()
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
     mask = attention_mask_of(batch.get("attention_mask"))
-    numbers = {name: batch[name] for name in model.config.own_inputs if name in batch}
-    outputs, seconds = [], []
-    for _, decision, _ in iter_layers(model, hidden, mask, numbers, allow_exit=False):
+    own_inputs = {name: batch[name] for name in model.config.own_inputs if name in batch}
+    outputs = []
+    seconds = []
+    for step in iter_layers(model, hidden, mask, own_inputs, allow_exit=False):
         if model.device.type != "cpu":
             torch.accelerator.synchronize()
-        outputs.append(decision.seen)
+        outputs.append(step.decision.seen)
         seconds.append(time.perf_counter() - start)
-    signals = {
-        name: torch.stack([seen.signals[name] for seen in outputs], 1)
-        for name in outputs[0].signals
-    }
-    return {
-        "all_logits": torch.stack([seen.logits for seen in outputs], 1),
-        **signals,
-        "seconds": torch.tensor(seconds).repeat(len(rows), 1),
-    }
+    recorded = {"all_logits": torch.stack([seen.logits for seen in outputs], 1)}
+    for name in outputs[0].signals:
+        recorded[name] = torch.stack([seen.signals[name] for seen in outputs], 1)
+    recorded["seconds"] = torch.tensor(seconds).repeat(len(rows), 1)
+    return recorded

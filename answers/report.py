@@ -1,229 +1,47 @@
-"""What every evaluation reports and prints, and the answers to a test set."""
+"""An evaluation's report: lines for the console, eval_results.txt and .json, and pictures."""
 
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
+from matplotlib.figure import Figure
 
-from answers.figures import plot_confusion
-from answers.predict import Predictions
-from answers.scores import ClassScores, class_scores, remark_lines, remarks
-from elbert.losses import task_loss
-from elbert.rules import certainty, exit_scores, normalised_entropy
+from answers.figures import confusion_figure, save_figure
+from answers.scores import remark_lines
+from answers.summary import Summary
 from elbert_base.errors import UserError
-from elbert_base.exit_settings import KeyValues, Setting
+from elbert_base.exit_settings import KeyValues
 from elbert_base.files import read_regular_file
-from glue.features import Features
-from glue.metrics import compute_metrics
-from glue.tables import as_csv
-from glue.tasks import Example, Task, label_text, submission
-from runs.files import RunFolder, differences, locked, write_text
-from runs.job import Job, Origin
+from runs.files import locked, write_text
+from runs.fingerprint import differences
+from runs.folder import RunFolder
 from runs.provenance import provenance_in
 
 logger = logging.getLogger(__name__)
 
-ROWS = "eval_results.txt"
-# Exit keys that are columns there, behind the metrics; exit_thres is the first column.
-COLUMNS = ("thres_name", "cnt_thres", "margin", "range_tmp", "exit_criteria", "act_epsilon")
-
-
-def predictions_of(logits: torch.Tensor, multi_label: bool = False) -> np.ndarray:
-    """Class ids, or values for a single output: (..., num_labels) -> (...); of several labels which
-    are there, bool (..., num_labels)."""
-    if multi_label:
-        return (logits > 0).numpy()
-    chosen = logits.argmax(-1) if logits.shape[-1] > 1 else logits[..., 0]
-    return chosen.numpy()
-
-
-def labels_of(features: Features) -> np.ndarray:
-    """Return class ids or scores, (examples,); raises UserError where the file has none."""
-    if features.labels is None:
-        raise UserError("the file has no labels; evaluate on the dev file, or use --do_predict")
-    return features.labels
-
-
-def metrics_of(task: Task, logits: torch.Tensor, labels: np.ndarray) -> dict[str, float]:
-    """Compute the task's metrics of answers (examples, num_labels), by name."""
-    return compute_metrics(task, predictions_of(logits, task.multi_label), labels)
-
-
-def layer_curve(task: Task, all_logits: torch.Tensor, labels: np.ndarray) -> list[float]:
-    """Compute the task's main metric of every layer's answers (layers, examples, num_labels)."""
-    return [metrics_of(task, logits, labels)[task.primary_metric] for logits in all_logits]
-
-
-def layer_table(
-    all_logits: torch.Tensor, labels: torch.Tensor, exit_layer: torch.Tensor | None = None
-) -> str:
-    """CSV with loss, entropy and accuracy of every layer.
-
-    Over all samples or, given the `exit_layer` of each, over those that exit at the layer.
-    Regression has neither entropy nor accuracy: these fields stay empty.
-    """
-    rows = []
-    for layer, logits in enumerate(all_logits, start=1):
-        here = slice(None) if exit_layer is None else exit_layer == layer
-        chosen, truth, numbers = logits[here], labels[here], []
-        if len(truth) and logits.shape[-1] == 1:
-            numbers = [task_loss(chosen, truth)]
-        elif len(truth):
-            several = truth.ndim > 1  # a label is a choice between two, for the entropy
-            choices = torch.stack((0 * chosen, chosen), -1) if several else chosen
-            right = torch.as_tensor(predictions_of(chosen, several)) == truth
-            accuracy = (right.all(-1) if several else right).float().mean()
-            entropy = normalised_entropy(exit_scores(choices)).mean()
-            numbers = [task_loss(chosen, truth), entropy, accuracy]
-        texts = [*(f"{number:.6f}" for number in numbers), "", "", ""][:3]
-        row = {"layer": layer, "samples": len(truth)}
-        rows.append(row | dict(zip(("loss", "entropy", "accuracy"), texts, strict=True)))
-    return as_csv(rows)
+ROWS_FILE = "eval_results.txt"
+SUMMARY_FILE = "eval_results.json"
+# Exit keys that are columns of eval_results.txt, behind the metrics; exit_thres is the first.
+KEY_COLUMNS = ("thres_name", "cnt_thres", "margin", "range_tmp", "exit_criteria", "act_epsilon")
 
 
 @dataclass(frozen=True)
-class DepthSummary:
-    """How deep the examples went, and at which cost; a mode adds fields of its own.
+class ReportFile:
+    """A file of a report, beside eval_results.txt and .json."""
 
-    Its fields are keys of eval_results.json.
-    """
+    path: Path
+    content: str | Figure  # a text, or a picture
+    owner: Path  # folder whose list of results has the file
 
-    computation_cost: float  # mean share of layers, or of updates, that ran
-    flops_ratio: float  # FLOPs spent, exits included, over those of the full depth
-
-    def as_json(self) -> dict[str, Any]:
-        """Give the fields by name, without those that are None."""
-        return {name: value for name, value in vars(self).items() if value is not None}
-
-
-@dataclass(frozen=True)
-class Summary:
-    """What an evaluation found: the content of eval_results.json."""
-
-    task: str
-    dataset: str  # what figures call the data
-    examples: int
-    metrics: dict[str, float]
-    class_scores: ClassScores
-    remarks: list[str]  # what is suspect
-    latency_ms: dict[str, float]  # median and p95
-    latency_means: str  # what was timed
-    texts_per_second: float
-    rule: Setting  # the exit keys
-    origin: Origin
-    batch_size: int
-    depth: DepthSummary
-
-    def as_json(self) -> dict[str, Any]:
-        """Give everything by the names of eval_results.json."""
-        return {
-            "task": self.task,
-            "dataset": self.dataset,
-            "examples": self.examples,
-            "metrics": self.metrics,
-            **self.class_scores.as_json(),
-            "remarks": self.remarks,
-            "latency_ms": self.latency_ms,
-            "latency_means": self.latency_means,
-            "texts_per_second": self.texts_per_second,
-            "rule": self.rule,
-            **self.origin.as_json(),
-            "batch_size": self.batch_size,
-            **self.depth.as_json(),
-        }
-
-
-def summarise(
-    job: Job, predictions: Predictions, depth: DepthSummary, latency_means: str
-) -> Summary:
-    """Summarise a run over a data set.
-
-    depth: what the mode says of it. latency_means: what the seconds of `predictions` are.
-    """
-    milliseconds = 1000 * predictions["seconds"].numpy()
-    median, p95 = np.percentile(milliseconds, [50, 95]).tolist()
-    answers = predictions_of(predictions["logits"], job.task.multi_label)
-    labels = labels_of(job.features)
-    exits = predictions.get("exit_layer")
-    origin = job.origin
-    # A setting that is only tried, by a flag, may well let nothing exit.
-    is_tried = any(source.startswith("--") for source in origin.rule_sources.values())
-    return Summary(
-        task=job.task.name,
-        dataset=job.task.shown_name,
-        examples=len(job.features),
-        metrics=compute_metrics(job.task, answers, labels),
-        class_scores=class_scores(job.task, answers, labels),
-        remarks=remarks(
-            job.task,
-            answers,
-            labels,
-            exit_layer=None if exits is None or is_tried else exits.numpy(),
-            layers=job.model.config.num_hidden_layers,
-        ),
-        latency_ms={"median": median, "p95": p95},
-        latency_means=latency_means,
-        texts_per_second=len(job.features) / max(predictions.wall_seconds, 1e-9),
-        rule=job.model.config.exit_keys(),
-        origin=origin,
-        batch_size=job.batch_size,
-        depth=depth,
-    )
-
-
-def row_of(summary: Summary) -> dict[str, str]:
-    """Make a row of the published CSV, by column.
-
-    The index 0, exit_thres where there is one, the metrics with compute_ratio after the first, and
-    the published exit keys.
-    """
-    (first, value), *rest = summary.metrics.items()
-    numbers = {first: value, "compute_ratio": summary.depth.computation_cost, **dict(rest)}
-    rule, row = dict(summary.rule), {"": "0"}
-    if (threshold := rule.pop("exit_thres", None)) is not None:
-        published = f"{threshold:.2f}"
-        row["exit_thres"] = published if float(published) == threshold else str(threshold)
-    row |= {name: f"{number:.4f}" for name, number in numbers.items()}
-    return row | {name: str(rule[name]) for name in COLUMNS if name in rule}
-
-
-def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
-    """The lines that a row joins: for `all` those of the file, else the header alone.
-
-    Raises UserError when the file holds another task's columns.
-    """
-    header = ",".join(row)
-    lines = [header]
-    if out_mode == "all" and path.exists():  # what is no text has other columns, too
-        lines = read_regular_file(path).decode(errors="replace").splitlines() or lines
-    if lines[0] != header:
-        raise UserError(
-            f"{path} has other columns: move it away, or use --out_mode one to start it anew"
-        )
-    return lines
-
-
-def append_results(path: Path, summary: Summary, out_mode: str) -> None:
-    """Append a row to the published CSV; `one` starts the file anew."""
-    row, folder = row_of(summary), path.parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with locked(path):  # two evaluations may end at the same time
-            lines = [*earlier_lines(path, row, out_mode), ",".join(row.values())]
-            text = "\n".join(lines) + "\n"
-            grows = out_mode == "all" and path.exists()
-            if grows and not RunFolder(folder).has_own(path.name):
-                write_text(path, text)  # the user's file: it grows, and stays on no list
-            else:
-                RunFolder(folder).write_text(path.name, text)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    def write(self) -> None:
+        """Write the file."""
+        results = RunFolder(self.owner)
+        if isinstance(self.content, Figure):
+            save_figure(self.content, self.path, results)
+        else:
+            results.write_text(self.path, self.content)
 
 
 @dataclass(frozen=True)
@@ -232,13 +50,12 @@ class Report:
 
     summary: Summary
     lines: Sequence[str] = ()
-    files: Mapping[Path, Callable[[], Any]] = field(default_factory=dict)  # what writes each
-    outdated: Sequence[Path] = ()  # of an earlier evaluation; they are removed
+    files: Sequence[ReportFile] = ()
+    outdated: Sequence[Path] = ()  # files of an earlier evaluation, which are removed
 
     def print(self) -> None:
         """Print cost and metrics as published, the mode's own lines, FLOPs, latency and rule."""
         summary = self.summary
-        latency = summary.latency_ms
         rule = KeyValues(summary.rule, summary.origin.rule_sources)
         output_dir = summary.origin.provenance.flags.get("output_dir", "")
         lines = [
@@ -247,7 +64,7 @@ class Report:
             *(f"{name} = {value}" for name, value in sorted(summary.metrics.items())),
             *self.lines,
             f"FLOPs ratio = {summary.depth.flops_ratio:.4f}",
-            f"latency = {latency['median']:.2f} ms median, {latency['p95']:.2f} ms p95 "
+            f"latency = {summary.median_ms:.2f} ms median, {summary.p95_ms:.2f} ms p95 "
             f"({summary.latency_means})",
             f"throughput = {summary.texts_per_second:.1f} texts/s (all texts, start to end)",
             f"rule: {rule.line()}",
@@ -259,89 +76,115 @@ class Report:
     def write(self, folder: Path, trained: Path, out_mode: str) -> None:
         """Write eval_results.txt and .json into `folder`, and the report's files; print where.
 
-        trained: the folder of the model. One warning for rows of other weights or data that this
-        evaluation's row would stand beside.
+        One warning for rows of other weights or data that this evaluation's row would stand beside.
+
+        Args:
+            folder: of the results.
+            trained: of the model.
+            out_mode: `all` adds a row to eval_results.txt, `one` starts it anew.
         """
-        rows, path = folder / ROWS, folder / "eval_results.json"
-        content = self.summary.as_json()
-        changed = differences(provenance_in(path), content["provenance"])
-        others = [name for name in ("weights", "data") if name in changed]
-        if out_mode == "all" and rows.exists() and others:
-            names = " and ".join(others)
-            logger.warning("%s holds rows of other %s; --out_mode one starts it anew", rows, names)
-        append_results(rows, self.summary, out_mode)
-        removed = []
-        for owner in (folder, trained):
-            names = [os.path.relpath(outdated, owner) for outdated in self.outdated]
-            removed += RunFolder(owner).remove(names)
+        rows_path = folder / ROWS_FILE
+        summary_path = folder / SUMMARY_FILE
+        if out_mode == "all" and rows_path.exists():
+            self.warn_of_other_rows(rows_path, summary_path)
+        append_results(rows_path, self.summary, out_mode)
+        self.remove_outdated([folder, trained])
+        RunFolder(folder).write_json(SUMMARY_FILE, self.summary.as_json())
+        files = [*self.files, *self.confusion_file(folder)]
+        for file in files:
+            file.write()
+        paths = [rows_path, summary_path, *(file.path for file in files)]
+        print("written:", *(f"  {os.path.abspath(path)}" for path in paths), sep="\n")
+
+    def warn_of_other_rows(self, rows_path: Path, summary_path: Path) -> None:
+        """Warn where the last evaluation was of other weights or data than this one."""
+        now = self.summary.origin.provenance.as_json()
+        changed = differences(provenance_in(summary_path), now)
+        names = [name for name in ("weights", "data") if name in changed]
+        if names:
+            logger.warning(
+                "%s holds rows of other %s; --out_mode one starts it anew",
+                rows_path,
+                " and ".join(names),
+            )
+
+    def remove_outdated(self, folders: Sequence[Path]) -> None:
+        """Remove the outdated files that are on the folders' lists of results; print which."""
+        removed: list[str] = []
+        for folder in folders:
+            names = [os.path.relpath(path, folder) for path in self.outdated]
+            removed += RunFolder(folder).remove(names)
         if removed:
             print("removed, of an earlier evaluation:", ", ".join(removed))
-        further = dict(self.files)
+
+    def confusion_file(self, folder: Path) -> list[ReportFile]:
+        """Make confusion.png; return [] where there are no classes to confuse."""
         scores = self.summary.class_scores
-        if scores.confusion is not None:
-            picture = folder / "confusion.png"
-            further[picture] = partial(
-                plot_confusion, picture, scores.confusion, list(scores.classes)
-            )
-        RunFolder(folder).write_json(path.name, content)
-        for write in further.values():
-            write()
-        print("written:", *(f"  {os.path.abspath(x)}" for x in (rows, path, *further)), sep="\n")
+        if scores.confusion is None:
+            return []
+        figure = confusion_figure(scores.confusion, list(scores.classes))
+        return [ReportFile(folder / "confusion.png", figure, owner=folder)]
 
 
-def write_predictions(
-    job: Job,
-    predictions: Predictions,
-    examples: Sequence[Example],
-    details: Mapping[str, Sequence[Any]],
-    output: Path,
-    name: str,
-) -> None:
-    """Write the answers to a test set into `output`: the official file, and a table with details.
+# eval_results.txt, as published.
 
-    details: the mode's own columns, by name. name: of the table; its .json says where it is from.
+
+def row_of(summary: Summary) -> dict[str, str]:
+    """Make a row of the published CSV, by column.
+
+    The index 0, exit_thres where there is one, the metrics with compute_ratio after the first, and
+    the published exit keys.
     """
-    job.check_unchanged()
-    task, logits = job.task, predictions["logits"]
-    answers = predictions_of(logits, task.multi_label)
-    official, table = output / task.submission, output / name
-    results = RunFolder(output)
-    results.write_text(official, submission(task, examples, answers))
-    results.write_text(table, predictions_table(task, examples, logits, details))
-    content = {"files": [str(official), str(table)], "rule": job.model.config.exit_keys()}
-    content |= job.origin.as_json()
-    results.write_json(table.with_suffix(".json"), content)
-    print(f"{len(examples)} predictions: {official}, {table}, {table.with_suffix('.json')}")
+    row = {"": "0"}
+    threshold = summary.rule.get("exit_thres")
+    if threshold is not None:
+        published_text = f"{threshold:.2f}"
+        is_exact = float(published_text) == threshold
+        row["exit_thres"] = published_text if is_exact else str(threshold)
+    first_metric, *other_metrics = summary.metrics
+    row[first_metric] = f"{summary.metrics[first_metric]:.4f}"
+    row["compute_ratio"] = f"{summary.depth.computation_cost:.4f}"
+    for name in other_metrics:
+        row[name] = f"{summary.metrics[name]:.4f}"
+    for name in KEY_COLUMNS:
+        if name in summary.rule:
+            row[name] = str(summary.rule[name])
+    return row
 
 
-def predictions_table(
-    task: Task,
-    examples: Sequence[Example],
-    logits: torch.Tensor,
-    details: Mapping[str, Sequence[Any]],
-) -> str:
-    """TSV with index, label, prediction, confidence, `details`, every class's probability and the
-    texts of every example.
+def earlier_lines(path: Path, row: dict[str, str], out_mode: str) -> list[str]:
+    """Return the lines that a row joins: for `all` those of the file, else the header alone.
 
-    details: further columns by name, e.g. exit_layer.
+    Raises UserError when the file holds another task's columns.
     """
-    scores = exit_scores(logits, task.multi_label)
-    predictions = predictions_of(logits, task.multi_label)
-    certain = certainty(scores, task.multi_label)
-    names = [f"probability of {' '.join(name.split())}" for name in task.labels]
-    lines = [["index", "label", "prediction", "confidence", *details, *names, *task.text_columns]]
-    for i, example in enumerate(examples):
-        label = "" if example.label is None else label_text(task, example.label)
-        confidence = "" if task.is_regression else f"{certain[i]:.4f}"
-        texts = [cell(text) for text in (example.text_a, example.text_b) if text is not None]
-        fields = [cell(example.index), label, label_text(task, predictions[i]), confidence]
-        fields += [str(column[i]) for column in details.values()]
-        lines.append([*fields, *(f"{score:.4f}" for score in scores[i][: len(names)]), *texts])
-    return "".join("\t".join(line) + "\n" for line in lines)
+    header = ",".join(row)
+    lines = [header]
+    if out_mode == "all" and path.exists():
+        # Bytes that are not text are read all the same: they make other columns than ours.
+        lines = read_regular_file(path).decode(errors="replace").splitlines() or lines
+    if lines[0] != header:
+        raise UserError(
+            f"{path} has other columns: move it away, or use --out_mode one to start it anew"
+        )
+    return lines
 
 
-def cell(text: str) -> str:
-    """Write a text in one line, which no spreadsheet takes for a formula."""
-    text = " ".join(text.split())
-    is_formula = text[:1] in ("=", "+", "-", "@") and not text[1:].isdecimal()
-    return f"'{text}" if is_formula else text
+def append_results(path: Path, summary: Summary, out_mode: str) -> None:
+    """Append a row to the published CSV; `one` starts the file anew.
+
+    Raises UserError when the file cannot be written, or holds another task's columns.
+    """
+    row = row_of(summary)
+    results = RunFolder(path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with locked(path):  # two evaluations may end at the same time
+            lines = [*earlier_lines(path, row, out_mode), ",".join(row.values())]
+            text = "\n".join(lines) + "\n"
+            is_continued = out_mode == "all" and path.exists()
+            if is_continued and not results.has_own(path.name):
+                write_text(path, text)  # the user's file: it gets the row, and is on no list
+            else:
+                results.write_text(path.name, text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error

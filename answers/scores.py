@@ -9,10 +9,10 @@ import numpy as np
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 from glue.metrics import compute_metrics
-from glue.tasks import Task, label_text
+from glue.submission import label_text
+from glue.tasks import Task
 
 NO_EXITS = "no example exits early"
-MOST = 20  # classes that are named in a picture
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,19 @@ class ClassScores:
     confusion: list[list[int]] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Give what there is, by the names that eval_results.json has."""
+        """Return what there is, under the names of eval_results.json."""
         if not self.classes:
             return {}
-        values = asdict(self)
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def lines(self) -> list[str]:
         """Write lines for the console: each class's scores, and their mean F1."""
         if not self.classes:
             return []
         lines = [
-            f"{name}: precision {x.precision:.4f}, recall {x.recall:.4f}, F1 {x.f1:.4f}, "
-            f"{x.examples:.0f} examples"
-            for name, x in self.classes.items()
+            f"{name}: precision {score.precision:.4f}, recall {score.recall:.4f}, "
+            f"F1 {score.f1:.4f}, {score.examples:.0f} examples"
+            for name, score in self.classes.items()
         ]
         return [*lines, f"macro F1 = {self.macro_f1:.4f}"]
 
@@ -60,19 +59,24 @@ def class_scores(task: Task, answers: np.ndarray, labels: np.ndarray) -> ClassSc
     """
     if task.is_regression:
         return ClassScores()
-    ids = range(task.num_labels)
-    labels, answers = labels.astype(int), answers.astype(int)
+    class_ids = range(task.num_labels)
+    labels = labels.astype(int)
+    answers = answers.astype(int)
+    # Not scikit-learn's report: its rows `accuracy` and `macro avg` may be names of classes.
     # Four arrays (classes,): without an average, sklearn gives a number for each class.
-    columns = precision_recall_fscore_support(labels, answers, labels=ids, zero_division=0)
-    by_class = np.array(columns, dtype=float).T
-    classes = {
-        name: ClassScore(*map(float, row)) for name, row in zip(task.labels, by_class, strict=True)
-    }
-    f1 = by_class[:, 2]
+    columns = precision_recall_fscore_support(labels, answers, labels=class_ids, zero_division=0)
+    by_class = np.array(columns, dtype=float).T.tolist()
+    classes = {}
+    for name, (precision, recall, f1, examples) in zip(task.labels, by_class, strict=True):
+        classes[name] = ClassScore(precision, recall, f1, examples)
     confusion = None
     if not task.multi_label:
-        confusion = confusion_matrix(labels, answers, labels=ids).tolist()
-    return ClassScores(classes, float(np.mean(f1)), confusion)
+        confusion = confusion_matrix(labels, answers, labels=class_ids).tolist()
+    return ClassScores(
+        classes=classes,
+        macro_f1=float(np.mean([score.f1 for score in classes.values()])),
+        confusion=confusion,
+    )
 
 
 def remarks(
@@ -84,36 +88,65 @@ def remarks(
 ) -> list[str]:
     """Say what is suspect about answers: nothing exits early, one answer, no better than chance.
 
-    answers, labels: (examples,) class ids, or values for regression; exit_layer: (examples,),
-    1-based, of a model of so many `layers`; None where examples do not exit.
+    Args:
+        answers, labels: (examples,) class ids, or values for regression; of several labels
+            (examples, labels) of 0 and 1.
+        exit_layer: (examples,), 1-based; None where examples do not exit.
+        layers: of the model.
     """
-    found = []
+    texts = []
     if exit_layer is not None and layers > 1 and (exit_layer == layers).all():
-        found.append(NO_EXITS)
-    kinds = np.unique(answers, axis=0)
-    if len(kinds) == 1 and len(answers) > 1:
-        name = f"{kinds[0]:.6g}" if task.is_regression else repr(label_text(task, kinds[0]))
-        return [*found, f"all examples get the answer {name}"]
+        texts.append(NO_EXITS)
+    distinct_answers = np.unique(answers, axis=0)
+    if len(distinct_answers) == 1 and len(answers) > 1:
+        answer = distinct_answers[0]
+        text = f"{answer:.6g}" if task.is_regression else repr(label_text(task, answer))
+        return [*texts, f"all examples get the answer {text}"]
     if task.multi_label:
-        never = (labels > 0).any(0) & ~answers.any(0)
-        names = [task.labels[i] for i in np.flatnonzero(never)]
-        return [*found, *(f"label {name!r} is never answered" for name in names)]
+        has_examples = (labels > 0).any(0)  # (labels,)
+        is_answered = answers.any(0)
+        for label in np.flatnonzero(has_examples & ~is_answered):
+            texts.append(f"label {task.labels[label]!r} is never answered")
+        return texts
     if not task.is_regression:
-        missing = [(task.labels[i], (labels == i).sum()) for i in np.setdiff1d(labels, kinds)]
-        found += [f"class {name!r} is never answered: {n} examples" for name, n in missing]
+        for label in np.setdiff1d(labels, distinct_answers):
+            count = (labels == label).sum()
+            texts.append(f"class {task.labels[label]!r} is never answered: {count} examples")
+    return [*texts, *chance_remarks(task, answers, labels)]
+
+
+def chance_remarks(task: Task, answers: np.ndarray, labels: np.ndarray) -> list[str]:
+    """Say so where the main metric is not above what is reached by chance; else return [].
+
+    Of accuracy it is the share of the commonest class, of a correlation two standard errors of a
+    correlation of 0. answers, labels: (examples,).
+    """
     metric = task.primary_metric
-    value, chance = compute_metrics(task, answers, labels)[metric], 2 / len(labels) ** 0.5
-    means = f"with {len(labels)} examples, up to {chance:.2f} is no sign of a relation"
-    if metric == "acc":  # the commonest class, instead of two standard errors of a correlation of 0
-        kinds, counts = np.unique(labels, return_counts=True)
-        chance, name = counts.max() / len(labels), task.labels[int(kinds[counts.argmax()])]
-        means = f"always answering {name!r} gets {chance:.4f}"
-    if value <= chance:
-        found.append(f"{metric} {value:.4f} is at chance: {means}")
-    return found
+    value = compute_metrics(task, answers, labels)[metric]
+    if metric == "acc":
+        classes, counts = np.unique(labels, return_counts=True)
+        commonest = counts.argmax()
+        chance = counts[commonest] / len(labels)
+        class_name = task.labels[int(classes[commonest])]
+        meaning = f"always answering {class_name!r} gets {chance:.4f}"
+    else:
+        chance = 2 / len(labels) ** 0.5
+        meaning = f"with {len(labels)} examples, up to {chance:.2f} is no sign of a relation"
+    return [f"{metric} {value:.4f} is at chance: {meaning}"] if value <= chance else []
 
 
-def remark_lines(found: Sequence[str], folder: Path | str) -> list[str]:
-    """Lines for the console; where nothing exits early, with the command that helps."""
-    advice = f"; try sweep_exits.py --model_dir {folder} --pick max_drop=0.01 with the data's flags"
-    return [f"suspect: {x}{advice if x == NO_EXITS else ''}" for x in found]
+def remark_lines(texts: Sequence[str], folder: Path | str) -> list[str]:
+    """Write lines for the console; where nothing exits early, with the command that helps.
+
+    texts: of `remarks`. folder: of the model.
+    """
+    lines = []
+    for text in texts:
+        line = f"suspect: {text}"
+        if text == NO_EXITS:
+            line += (
+                f"; try sweep_exits.py --model_dir {folder} --pick max_drop=0.01 with the data's "
+                "flags"
+            )
+        lines.append(line)
+    return lines

@@ -2,24 +2,27 @@
 
 All layers' answers are recorded once (`record_layers`). `sweep` finds where each setting of each
 rule lets each example exit. `Sweep` turns exits into metrics and costs, and `frontier` finds the
-settings that no other beats.
+settings that no other beats. sweep_exits.py, the metric at a computation cost, reports and
+experiments all use this code.
 """
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
 import torch
 
-from answers.report import predictions_of
+from answers.exit_metrics import at_exit, metrics_at
+from answers.frontier import frontier
+from answers.measures import predictions_of
 from elbert.configuration import EarlyExitConfig
-from elbert.rules import Tensors, scan
+from elbert.rules import Tensors, layer_answers, scan
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import Setting
 from elbert_base.keys import nearest_names
-from glue.metrics import at_exit, chunks, frontier, metrics_at
+from glue.metrics import chunks
 from glue.tasks import Task
 
 # In the place of a rule's name: everyone stops at one layer; each example at one of two layers, by
@@ -27,7 +30,8 @@ from glue.tasks import Task
 BASELINES = ("truncation", "coin", "oracle", "full depth")
 TRUNCATION, RANDOM_MIXTURE, ORACLE, FULL_DEPTH = BASELINES
 Rows = np.ndarray | slice  # numbers of examples
-Grids = dict[str, dict[str, tuple[float, ...]]]  # by rule, the values that each of its keys takes
+Grid = dict[str, tuple[float, ...]]  # the values that each exit key takes
+Grids = dict[str, Grid]  # of each rule
 ALL = slice(None)
 
 
@@ -35,68 +39,86 @@ ALL = slice(None)
 class Recording:
     """All that a sweep reads of a model and a data set."""
 
-    tensors: dict[str, torch.Tensor]  # as `record_layers` gives them
+    tensors: dict[str, torch.Tensor]  # as `record_layers` returns them
     labels: np.ndarray  # (examples,)
     flops: np.ndarray | None = None  # (layers, examples), as shares of the mean full depth
 
     @property
     def predictions(self) -> np.ndarray:
         """Class ids, or values, of every layer: (layers, examples)."""
-        return predictions_of(self.tensors["all_logits"], self.labels.ndim > 1)
+        return predictions_of(self.tensors["all_logits"], multi_label=self.labels.ndim > 1)
 
 
 def flops_of(config: EarlyExitConfig, lengths: np.ndarray) -> np.ndarray:
-    """FLOPs of an exit at each layer, as shares of the mean full depth: (layers, examples).
+    """Compute the FLOPs of an exit at each layer, as shares of the mean full depth.
 
-    lengths: tokens of each example, (examples,).
+    lengths: tokens of each example, (examples,). Returns (layers, examples).
     """
-    lengths, row = np.unique(np.asarray(lengths), return_inverse=True)
-    depths = range(1, config.num_hidden_layers + 1)
-    spent = [[config.early_exit_flops(n, depth) for n in lengths.tolist()] for depth in depths]
-    full = np.array([config.full_depth_flops(n) for n in lengths.tolist()], dtype=float)
-    return np.array(spent, dtype=float)[:, row] / full[row].mean()
+    distinct_lengths, column = np.unique(np.asarray(lengths), return_inverse=True)
+    token_counts = distinct_lengths.tolist()
+    by_layer = []
+    for layer in range(1, config.num_hidden_layers + 1):
+        by_layer.append([config.early_exit_flops(length, layer) for length in token_counts])
+    full_depth = [config.full_depth_flops(length) for length in token_counts]
+    mean_full_depth = np.array(full_depth, dtype=float)[column].mean()
+    return np.array(by_layer, dtype=float)[:, column] / mean_full_depth
 
 
 # The settings of each rule that a sweep tries.
 
 
 def sweepable(config: EarlyExitConfig) -> list[str]:
-    """The rules that a sweep tries unless it is told which."""
-    names = config.exit_rules()
-    return [x for x in names if not config.exit_rule(**{config.rule_key: x}).never_exits]
+    """List the rules that a sweep tries by default: those under which examples can exit early."""
+    rules = {name: config.exit_rule(**{config.rule_key: name}) for name in config.exit_rules()}
+    return [name for name, rule in rules.items() if not rule.never_exits]
 
 
-def make_grids(config: EarlyExitConfig, names: Sequence[str], texts: Mapping[str, str]) -> Grids:
-    """Every rule's values to try, from each key's as text; the keys' own grids fill in.
+def make_grids(
+    config: EarlyExitConfig, rule_names: Sequence[str], grid_texts: Mapping[str, str]
+) -> Grids:
+    """Make the grid of each rule: the values to try of every exit key that it reads.
 
-    Raises UserError for an unknown rule, or one without exits, and for a key that none of them
-    reads.
+    A key without a text has its own grid; a key that has none either keeps its configured value.
+
+    Args:
+        grid_texts: values of keys, as `EarlyExitConfig.grid` reads them.
+
+    Raises:
+        UserError: an unknown rule, or one under which nothing exits early; a key that none of the
+            rules reads; a value that a key cannot have.
     """
-    rules, values = config.exit_rules(), {}
-    for name in names:
+    rules = config.exit_rules()
+    for name in rule_names:
         if name not in rules:
             raise UserError(f"rule {name}: {nearest_names(name, list(rules))}")
         if rules[name].never_exits:
             raise UserError(f"rule {name} has nothing to sweep: {rules[name].never_exits}")
+    values = {}
     for key, entry in config.table.exit_keys.items():
-        if key in texts or entry.grid:
-            values[key] = tuple(sorted({*config.grid(key, texts.get(key))}))
-    for key in texts:
-        config.grid(key, texts[key])  # raises for no key
+        if key in grid_texts or entry.grid:
+            values[key] = tuple(sorted(set(config.grid(key, grid_texts.get(key)))))
+    for key, text in grid_texts.items():
+        config.grid(key, text)  # raises for what is no exit key
         readers = [name for name, rule in rules.items() if key in rule.reads]
-        if not {*readers} & {*names}:
+        if not set(readers).intersection(rule_names):
             raise UserError(
-                f"grid {key}={texts[key]}: {', '.join(names)} read no {key}; rules that do: "
+                f"grid {key}={text}: {', '.join(rule_names)} read no {key}; rules that do: "
                 f"{', '.join(readers) or 'none'}"
             )
-    return {
-        name: {key: values[key] for key in values if key in rules[name].reads} for name in names
-    }
+    grids = {}
+    for name in rule_names:
+        keys_read = rules[name].reads
+        grids[name] = {key: values[key] for key in values if key in keys_read}
+    return grids
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """Exit layers of every example under every setting of every rule."""
+    """Exit layers of every example under every setting of every rule.
+
+    The methods compute for any exits (settings, examples), 1-based: those of the sweep, of some of
+    its settings, or of a baseline.
+    """
 
     task: Task
     config: EarlyExitConfig  # whose exit keys hold where a setting has none
@@ -110,13 +132,14 @@ class Sweep:
 
     @property
     def num_layers(self) -> int:
+        """Number of layers."""
         return len(self.predictions)
 
     @cached_property
     def truncations(self) -> np.ndarray:
         """Exit layers of stopping everybody at layer 1, 2, ..., N: (layers, examples)."""
         layers = np.arange(1, self.num_layers + 1, dtype=self.exit_layer.dtype)
-        return np.repeat(layers[:, None], len(self.labels), 1)
+        return np.repeat(layers[:, None], len(self.labels), axis=1)
 
     @cached_property
     def oracle(self) -> np.ndarray:
@@ -127,124 +150,171 @@ class Sweep:
         """
         error = np.abs(self.predictions.astype(float) - self.labels)
         if self.task.multi_label:
-            error = error.sum(-1)
+            error = error.sum(-1)  # number of wrong labels
         elif not self.task.is_regression:
             error = error > 0
-        depths = range(1, self.num_layers + 1)
-        first = [error[:depth].argmin(0) + 1 for depth in depths]
-        return np.stack(first).astype(self.exit_layer.dtype)
+        first_best = [error[:depth].argmin(0) + 1 for depth in range(1, self.num_layers + 1)]
+        return np.stack(first_best).astype(self.exit_layer.dtype)
 
     def of_rule(self, rule: str) -> slice:
-        """The settings of one rule."""
-        own = [i for i, one in enumerate(self.settings) if one[self.config.rule_key] == rule]
-        return slice(own[0], own[-1] + 1)
+        """Return where the settings of one rule stand among all settings."""
+        rule_key = self.config.rule_key
+        numbers = [i for i, setting in enumerate(self.settings) if setting[rule_key] == rule]
+        return slice(numbers[0], numbers[-1] + 1)
 
     def exits_of(self, method: str) -> np.ndarray:
-        """Exit layers under a rule's settings, or of a baseline by layer: (settings, examples)."""
+        """Return exit layers under a rule's settings, or of a baseline by layer.
+
+        (settings, examples), or (layers, examples); of full depth (1, examples).
+        """
         if method not in BASELINES:
             return self.exit_layer[self.of_rule(method)]
-        exits = self.oracle if method == ORACLE else self.truncations
-        return exits[-1:] if method == FULL_DEPTH else exits
+        if method == ORACLE:
+            return self.oracle
+        if method == FULL_DEPTH:
+            return self.truncations[-1:]
+        return self.truncations  # of which a random mixture takes two
 
     def metrics(
         self, exit_layer: np.ndarray, rows: Rows = ALL, weights: np.ndarray | None = None
     ) -> dict[str, np.ndarray]:
-        """The task's metrics of exits (settings, examples) on some examples; see `metrics_at`."""
-        predictions, labels = self.predictions[:, rows], self.labels[rows]
-        return metrics_at(self.task, predictions, labels, exit_layer[:, rows], weights)
+        """Compute the task's metrics on some examples, by name; see `metrics_at`.
+
+        exit_layer: (settings, examples). weights: (resamples, rows), how often each example counts.
+        Returns (settings,), or (settings, resamples).
+        """
+        return metrics_at(
+            self.task,
+            predictions=self.predictions[:, rows],
+            labels=self.labels[rows],
+            exit_layer=exit_layer[:, rows],
+            weights=weights,
+        )
 
     def main_metric(
         self, exit_layer: np.ndarray, rows: Rows = ALL, weights: np.ndarray | None = None
     ) -> np.ndarray:
-        """The metric that curves and choices go by: (settings,) or (settings, resamples)."""
+        """Compute the metric that curves and choices go by; see `metrics`."""
         return self.metrics(exit_layer, rows, weights)[self.task.primary_metric]
 
     def cost(self, exit_layer: np.ndarray, rows: Rows = ALL) -> np.ndarray:
-        """Computation cost, mean exit layer over the number of layers: (settings,)."""
+        """Compute the computation cost, mean exit layer over the number of layers: (settings,)."""
         return exit_layer[:, rows].mean(1, dtype=float) / self.num_layers
 
     def p95_ms(self, exit_layer: np.ndarray, rows: Rows = ALL) -> np.ndarray:
-        """95th percentile of the milliseconds to the examples' answers: (settings,)."""
+        """Compute the 95th percentile of the milliseconds to the examples' answers: (settings,)."""
         if self.seconds is None:
             raise ValueError("the recording has no times")
-        p95 = partial(np.percentile, q=95)
-        return over_examples(1000 * self.seconds[:, rows], exit_layer[:, rows], p95)
+        milliseconds = 1000 * self.seconds[:, rows]
+        return over_examples(milliseconds, exit_layer[:, rows], partial(np.percentile, q=95))
 
     def columns(self, exit_layer: np.ndarray) -> dict[str, np.ndarray]:
-        """Results of settings, (settings,) each: every metric, cost, and where they are known
-        FLOPs ratio and the recorded latency in ms."""
-        found = {**self.metrics(exit_layer), "compute_ratio": self.cost(exit_layer)}
+        """Compute all results of settings, (settings,) each, by their column in sweep.csv.
+
+        They are every metric, the computation cost, the share of examples that exit early and,
+        where the recording says so, the FLOPs ratio and the latency.
+        """
+        results = self.metrics(exit_layer)
+        results["compute_ratio"] = self.cost(exit_layer)
         if self.flops is not None:
-            found["flops_ratio"] = over_examples(self.flops, exit_layer, np.mean)
+            results["flops_ratio"] = over_examples(self.flops, exit_layer, np.mean)
         if self.seconds is not None:
-            found["latency_ms"] = over_examples(1000 * self.seconds, exit_layer, np.median)
-            found["latency_p95_ms"] = self.p95_ms(exit_layer)
-        found["exit_sample_ratio"] = 1 - (exit_layer == self.num_layers).mean(1)
-        return found
+            milliseconds = 1000 * self.seconds
+            results["latency_ms"] = over_examples(milliseconds, exit_layer, np.median)
+            results["latency_p95_ms"] = self.p95_ms(exit_layer)
+        results["exit_sample_ratio"] = 1 - (exit_layer == self.num_layers).mean(1)
+        return results
 
     def exits_per_layer(self, exit_layer: np.ndarray) -> np.ndarray:
-        """Number of examples that exit after each layer: (settings, layers)."""
+        """Count the examples that exit after each layer: (settings, layers)."""
         layers = range(1, self.num_layers + 1)
-        return np.stack([(exit_layer == layer).sum(1) for layer in layers], 1)
+        return np.stack([(exit_layer == layer).sum(1) for layer in layers], axis=1)
 
 
 def over_examples(
     by_layer: np.ndarray, exit_layer: np.ndarray, statistic: Callable[..., np.ndarray]
 ) -> np.ndarray:
-    """A statistic over the examples, of (layers, examples) numbers at each setting's exits."""
+    """Compute a statistic over the examples, of numbers at each setting's exits: (settings,).
+
+    by_layer: (layers, examples). exit_layer: (settings, examples).
+    """
+    settings, examples = exit_layer.shape
     pieces = [
-        statistic(at_exit(by_layer, exit_layer[rows]), axis=1)
-        for rows in chunks(len(exit_layer), exit_layer.shape[1])
+        statistic(at_exit(by_layer, exit_layer[numbers]), axis=1)
+        for numbers in chunks(settings, examples)
     ]
     return np.concatenate(pieces)
 
 
 def sweep(config: EarlyExitConfig, grids: Grids, recording: Recording, task: Task) -> Sweep:
     """Scan the recording with every setting of `grids`; a byte for each setting and example."""
-    settings, exits = [], []
-    for rule, values in grids.items():
-        own = [dict(zip(values, some, strict=True)) for some in itertools.product(*values.values())]
-        exits += scan_settings(config, rule, own, recording.tensors)
-        settings += [{config.rule_key: rule, **one} for one in own]
+    settings: list[Setting] = []
+    exits = []
+    for rule, grid in grids.items():
+        combinations = itertools.product(*grid.values())
+        values = [dict(zip(grid, numbers, strict=True)) for numbers in combinations]
+        exits.append(scan_settings(config, rule, values, recording.tensors))
+        settings.extend({config.rule_key: rule, **setting} for setting in values)
     seconds = recording.tensors.get("seconds")
     return Sweep(
-        task,
-        config,
-        grids,
-        settings,
-        np.concatenate(exits),
-        recording.predictions,
-        recording.labels,
-        None if seconds is None else seconds.T.numpy(),
-        recording.flops,
+        task=task,
+        config=config,
+        grids=grids,
+        settings=settings,
+        exit_layer=np.concatenate(exits),
+        predictions=recording.predictions,
+        labels=recording.labels,
+        seconds=None if seconds is None else seconds.T.numpy(),
+        flops=recording.flops,
     )
 
 
 def scan_settings(
     config: EarlyExitConfig, rule: str, settings: Sequence[Setting], tensors: Tensors
-) -> list[np.ndarray]:
-    """Exit layers under settings of one rule, in pieces of (settings, examples)."""
+) -> np.ndarray:
+    """Find the exit layers under settings of one rule: (settings, examples), 1-based.
+
+    Args:
+        config: its exit keys hold where a setting has none.
+        settings: numbers of the same exit keys each.
+        tensors: as `scan` reads them.
+    """
     layers, examples = tensors["all_logits"].shape[:2]
-    pieces, threads = [], torch.get_num_threads()
+    number_type = np.min_scalar_type(layers)
+    pieces = []
     # A scan is many small steps: on a busy machine, waiting for threads costs more than they do.
     # Measured beside other jobs on 2 cores: 0.8 s for a thousand settings, 9 s with two threads.
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for rows in chunks(len(settings), examples):
-            some = settings[rows]
-            keys = {key: torch.tensor([one[key] for one in some])[:, None] for key in some[0]}
+        for numbers in chunks(len(settings), examples):
+            some_settings = settings[numbers]
+            keys = stack_settings(some_settings)
             exits = scan(config.exit_rule(**{config.rule_key: rule}, **keys), tensors)
-            pieces.append(exits.reshape(-1, examples).numpy().astype(np.min_scalar_type(layers)))
+            # (examples,) where no key has an effect: all settings have the same exits.
+            exits = exits.expand(len(some_settings), examples)
+            pieces.append(exits.numpy().astype(number_type))
     finally:
         torch.set_num_threads(threads)
-    return pieces
+    return np.concatenate(pieces)
+
+
+def stack_settings(settings: Sequence[Setting]) -> dict[str, torch.Tensor]:
+    """Make a tensor (settings, 1) of each key's values, as rules read many settings at once."""
+    return {
+        key: torch.tensor([setting[key] for setting in settings])[:, None] for key in settings[0]
+    }
 
 
 def first_grid(config: EarlyExitConfig) -> Grids:
-    """Give the configured rule the grid of the first key that it reads, the others as they are."""
+    """Make a grid of the configured rule's first key that has one; its other keys stay as set."""
     rule = config.exit_keys()[config.rule_key]
-    keys = [name for name in config.keys_read() if config.table.exit_keys[name].grid][:1]
-    return {rule: {name: config.grid(name) for name in keys}}
+    grid: Grid = {}
+    for key in config.keys_read():
+        if config.table.exit_keys[key].grid:
+            grid[key] = config.grid(key)
+            break
+    return {rule: grid}
 
 
 def configured_frontier(
@@ -255,9 +325,13 @@ def configured_frontier(
     By metric: [computation cost, metric], by rising cost.
     """
     swept = sweep(config, first_grid(config), recording, task)
+    # A rule may answer otherwise than its layers do: `expectation` mixes their answers.
+    answers = layer_answers(config.exit_rule(), recording.tensors)
+    swept = replace(swept, predictions=predictions_of(answers, task.multi_label))
     exits = np.unique(swept.exit_layer, axis=0)  # many settings may have the same exits
     costs = swept.cost(exits)
-    return {
-        name: [[float(costs[i]), float(values[i])] for i in frontier(costs, values)]
-        for name, values in swept.metrics(exits).items()
-    }
+    points = {}
+    for name, values in swept.metrics(exits).items():
+        best = frontier(costs, values)
+        points[name] = [[float(costs[i]), float(values[i])] for i in best]
+    return points

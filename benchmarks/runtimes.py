@@ -18,7 +18,7 @@ from elbert import ElbertConfig
 from elbert.albert import attention_mask_of
 from elbert.depth import layer_states
 from elbert.export.loops import DepthLoop, ExportLoop
-from elbert.onnx_file import session_of
+from elbert.onnx_file import open_session
 
 Feed = dict[str, np.ndarray]
 Run = Callable[[Sequence[str], Feed], Sequence[np.ndarray]]  # of a session
@@ -30,12 +30,12 @@ class PlainGraph(ExportLoop):
     outputs = ("logits",)
     keys: ClassVar = {}
 
-    def forward(self, input_ids, attention_mask, token_type_ids, own, settings):
+    def forward(self, input_ids, attention_mask, token_type_ids, own_inputs, settings):
         model, mask = self.model, attention_mask_of(attention_mask)
         *_, last = layer_states(model, model.embed(input_ids, token_type_ids), mask)
         weights = model.layer_weights(model.config.num_hidden_layers - 1)
         rule = model.config.exit_rule()
-        state = model.start(rule, input_ids.shape[0], own)
+        state = model.start(rule, input_ids.shape[0], own_inputs)
         return (model.check_exit(rule, last, mask, weights, state).answer,)
 
 
@@ -74,7 +74,7 @@ def write_files(folder: Path, base: Mapping = BASE) -> None:
 
 def in_onnxruntime(path: Path) -> Run:
     """Load a file, without a fusion that slows plain graphs by a tenth."""
-    return session_of(str(path), disabled_optimizers=["SkipLayerNormFusion"]).run
+    return open_session(str(path), disabled_optimizers=["SkipLayerNormFusion"]).run
 
 
 def in_openvino(path: Path) -> Run:
@@ -85,11 +85,13 @@ def in_openvino(path: Path) -> Run:
     if path.suffix == ".onnx":
         options["INFERENCE_PRECISION_HINT"] = "f32"
     compiled = openvino.Core().compile_model(path, "CPU", options)
-    known = {name for port in compiled.inputs for name in port.names}  # unused ones are dropped
+    inputs = set()  # unused ones are dropped
+    for port in compiled.inputs:
+        inputs |= port.names
 
     def run(outputs: Sequence[str], feed: Feed) -> list[np.ndarray]:
-        found = compiled({name: array for name, array in feed.items() if name in known})
-        return [found[name] for name in outputs]
+        arrays = compiled({name: array for name, array in feed.items() if name in inputs})
+        return [arrays[name] for name in outputs]
 
     return run
 
@@ -118,5 +120,6 @@ def run_file(batch: int, cost: float | None, session: Run, texts: list[list[int]
     for start in range(0, len(texts), batch):
         feed = feed_of(texts[start : start + batch])
         layers = list(itertools.islice(exits, len(feed["input_ids"])))
-        told = {"target": np.array(layers, np.float32)} if cost else {}
-        session(["logits"], {**feed, **told})[0].argmax(-1).tolist()
+        if cost:
+            feed["target"] = np.array(layers, np.float32)
+        session(["logits"], feed)[0].argmax(-1).tolist()

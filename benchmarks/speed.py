@@ -13,6 +13,7 @@ range of the rounds, and the ratio of the first row's median to it. With a CUDA 
 runs there. Needs requirements-bench.txt.
 """
 
+import itertools
 import multiprocessing
 import os
 import signal
@@ -34,7 +35,7 @@ import torch
 
 from benchmarks import contenders, runtimes
 from benchmarks.contenders import DEVICE, HAS_BF16, LENGTHS, ids_of, run_hf, run_ours, texts_of
-from elbert_base.runtime import environment, waiting
+from elbert_base.runtime import environment, spin_environment
 from glue.tables import as_csv
 from runs.console import markdown_table
 from runs.flags import FlagParser
@@ -128,7 +129,7 @@ class Table:
         Of the costs below 1, the one in the middle.
         """
         shown = {case: self.cases[case] for case in cases if case in self.cases}
-        names = {name: None for times in shown.values() for name in times}
+        names = dict.fromkeys(itertools.chain.from_iterable(shown.values()))
         rows = {name: [name] for name in names if not name.endswith(("0.75", "0.25"))}
         for times in shown.values():
             first = statistics.median(next(iter(times.values())))
@@ -148,15 +149,17 @@ class Table:
         from answers.figures import COLOURS, INK, Figure
 
         case, times = next(iter(self.cases.items()))
-        found = {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()}
-        first, hf = next(iter(found.items()))
+        medians = {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()}
+        first, hf = next(iter(medians.items()))
         figure = Figure(figsize=(8, 4.2), layout="constrained")
         axes = figure.subplots()
         axes.axhline(hf, color=INK, linewidth=1.2)
         axes.text(0.26, hf, f"{first}, always all layers", va="bottom", color=INK)
-        names = [name for name in found if f"{name}, c = 0.5" in found]
+        names = [name for name in medians if f"{name}, c = 0.5" in medians]
         for name, colour in zip(names, COLOURS, strict=False):
-            costs = {1.0: found[name]} | {cost: found[f"{name}, c = {cost}"] for cost in COSTS}
+            costs = {1.0: medians[name]}
+            for cost in COSTS:
+                costs[cost] = medians[f"{name}, c = {cost}"]
             label = name.replace("ours", "ours, PyTorch")
             axes.plot(costs.keys(), costs.values(), color=colour, marker="o", label=label)
         axes.set(xlabel="computation cost: mean share of layers that run", ylabel="ms per example")
@@ -166,12 +169,12 @@ class Table:
 
     def write_csv(self, path: Path) -> None:
         """Write a row for every round."""
-        rows = [
-            {"case": case, "contender": name, "round": i, "seconds_a_text": f"{value:.6g}"}
-            for case, times in self.cases.items()
-            for name, values in times.items()
-            for i, value in enumerate(values, start=1)
-        ]
+        rows = []
+        for case, times in self.cases.items():
+            for name, values in times.items():
+                for number, value in enumerate(values, start=1):
+                    row = {"case": case, "contender": name, "round": number}
+                    rows.append({**row, "seconds_a_text": f"{value:.6g}"})
         if rows:
             path.write_text(as_csv(rows), encoding="utf-8")
 
@@ -196,9 +199,13 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
         # A batch of our file goes on until its last text has exited.
         for cost in COSTS if exits and batch == 1 else ():
             rows.append((f"{name}, c = {cost}", name, partial(run, cost), many))
-    there = [Contender(name, clocks[x], run, texts) for name, x, run, texts in rows if x in clocks]
+    contenders = [
+        Contender(name, clocks[clock], run, texts)
+        for name, clock, run, texts in rows
+        if clock in clocks
+    ]
     # Short runs vary.
-    table.compare(f"batch {batch}, length {length}", there, 3 if batch < 32 else 1)
+    table.compare(f"batch {batch}, length {length}", contenders, 3 if batch < 32 else 1)
 
 
 def written_files(stack: ExitStack) -> dict[str, Callable]:
@@ -228,10 +235,10 @@ def pipeline_cases(table: Table, clocks: Mapping[str, Clock]) -> None:
 def start_processes(stack: ExitStack) -> dict[str, Clock]:
     """Start all contenders, until the stack ends."""
     hf, ours = contenders.hf_model, contenders.our_model
-    made = {"hf": (hf,), "fp32": (ours, waiting())}
+    made = {"hf": (hf,), "fp32": (ours, spin_environment())}
     if HAS_BF16:
         made["hf bf16"] = (partial(hf, dtype=torch.bfloat16),)
-        made["bf16"] = partial(ours, torch.bfloat16), waiting()
+        made["bf16"] = partial(ours, torch.bfloat16), spin_environment()
     if DEVICE.type == "cpu":
         made |= {name: (make,) for name, make in written_files(stack).items()}
     return {name: stack.enter_context(own_process(*made[name])) for name in made}

@@ -88,11 +88,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     def on_the_site(link: re.Match) -> str:
         target, docs = (source.parent / link[2]).resolve(), ROOT / "docs"
         if target in GENERATED:
-            found = GENERATED[target]
+            page_uri = GENERATED[target]
         elif target.is_relative_to(docs):
-            found = target.relative_to(docs).as_posix()
+            page_uri = target.relative_to(docs).as_posix()
         else:
             return link[1] if target.exists() else link[0]
-        return f"[{link[1]}]({posixpath.relpath(found, posixpath.dirname(uri))}{link[3] or ''})"
+        return f"[{link[1]}]({posixpath.relpath(page_uri, posixpath.dirname(uri))}{link[3] or ''})"
 
     return LINK.sub(on_the_site, markdown)

@@ -1,6 +1,6 @@
-"""ALBERT: embeddings, the encoder of shared layers, pooler; `layer.py` has the layer pass.
+"""ALBERT: embeddings, the encoder of shared layers, and pooler; `layer.py` has the layer pass.
 
-Depth is a run-time choice: the callers decide how often a layer group runs, and for whom.
+Depth is a run-time choice: the callers decide how often a layer group runs, and for which examples.
 
 A linear map takes its input in the type of its weights, and a sum has the wider type of its two
 parts. So a model whose layers alone are cast (`cast_layers`) keeps states, sums and norms in
@@ -25,24 +25,35 @@ from .layer import AlbertLayer
 
 
 class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
-    """HF's loading, saving and initialisation; embeddings are in `albert` or the model itself."""
+    """A model with HF's loading, saving and initialisation.
 
-    # What `loading.weights` reads: the patterns of a checkpoint's names and what takes their place,
-    # prefixes of names that a checkpoint may lack, and of those that belong to one task.
+    Its embeddings are in `albert`, or in the model itself.
+
+    Attributes:
+        tensor_names: regular expressions of a checkpoint's names, and what takes their place; read,
+            as the next three are, by `loading.weights`.
+        new_parts: prefixes of names of tensors that a checkpoint may lack.
+        task_parts: prefixes of names of tensors that belong to one task.
+        optional_parts: names of tensors that even a trained model's checkpoint may lack.
+        class_weights: (num_labels,), of the task's loss in train(); None for equal ones.
+    """
+
     tensor_names: ClassVar[Mapping[str, str]] = {}
     new_parts: ClassVar[tuple[str, ...]] = ()
     task_parts: ClassVar[tuple[str, ...]] = ()
-    optional_parts: ClassVar[tuple[str, ...]] = ()  # that even a trained model's may lack
-    class_weights: Tensor | None = None  # of the task's loss in train(), (num_labels,)
+    optional_parts: ClassVar[tuple[str, ...]] = ()
+    class_weights: Tensor | None = None
     supports_gradient_checkpointing = True
-    accepts_loss_kwargs = False  # of HF's Trainer; `forward` hands what it does not know on
-    # What HF's `capture_outputs` reads, and where.
+    # HF's Trainer gives a `forward` with **options num_items_in_batch, which encoders do not take.
+    accepts_loss_kwargs = False
+    # The modules whose outputs HF's `capture_outputs` collects.
     _can_record_outputs = {"hidden_states": AlbertLayer, "attentions": nn.Softmax}  # noqa: RUF012
-    # Published checkpoints hold the position numbers 0, 1, 2, …, too.
+    # Published checkpoints also hold the position numbers 0, 1, 2, …
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012 (HF's own)
 
     def post_init(self) -> None:
-        share_matrices(self)
+        """Initialise as HF does, with the layer groups tied that the configuration ties."""
+        tie_layers(self)
         super().post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -52,10 +63,12 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
             init.zeros_(module.bias)
 
     def get_input_embeddings(self) -> nn.Module:
+        """Return the word embeddings."""
         encoder: Any = getattr(self, "albert", self)
         return encoder.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the word embeddings."""
         encoder: Any = getattr(self, "albert", self)
         encoder.embeddings.word_embeddings = value
 
@@ -65,10 +78,10 @@ def wants_states(
 ) -> bool:
     """Tell whether a call asks for the states or attentions of every layer, so that all must run.
 
-    None is what the configuration says. HF's `capture_outputs` around an early-exit model's
-    `forward` then adds them to the output: hidden_states are (batch, length, hidden), before the
-    first layer and after each; attentions (batch, heads, length, length) of each, with
-    attn_implementation="eager".
+    None stands for what the configuration says. HF's `capture_outputs` around an early-exit model's
+    `forward` then adds them to the output: `hidden_states`, (batch, length, hidden), before the
+    first layer and after each; and, with attn_implementation="eager", `attentions`, (batch, heads,
+    length, length), of each.
     """
     if output_hidden_states is None:
         output_hidden_states = config.output_hidden_states
@@ -80,21 +93,26 @@ def wants_states(
 class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
     """HF's embeddings, summed in the published order: float32 sums depend on it in the last bit.
 
-    With `config.positions_skip_padding` as RoBERTa's, whose positions count no padding.
+    With `config.positions_skip_padding` they are RoBERTa's, whose positions leave out padding.
+
+    Attributes:
+        separator: the id of [SEP], or None where the configuration names none.
+        skipped_id: the id of the padding that has no position, or None where padding has positions.
     """
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__(config)
-        self.separator = None  # [SEP]; a foreign file may hold anything
+        self.separator: int | None = None
+        # A foreign file may hold anything as eos_token_id.
         if isinstance(config.eos_token_id, int) and 0 <= config.eos_token_id < config.vocab_size:
             self.separator = config.eos_token_id
         skips_padding = getattr(config, "positions_skip_padding", False)
-        self.skipped = config.pad_token_id if skips_padding else None
+        self.skipped_id = config.pad_token_id if skips_padding else None
 
     def _load_from_state_dict(
         self, state_dict: dict, prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        state_dict.pop(f"{prefix}position_ids", None)  # of published checkpoints
+        state_dict.pop(f"{prefix}position_ids", None)  # which published checkpoints hold
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def forward(
@@ -104,27 +122,29 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """Embed ids (batch, length), or their words, to (batch, length, embedding).
+        """Embed a batch of texts: (batch, length, embedding).
 
-        Without `token_type_ids`, ids are in the second segment from behind their first [SEP] on,
-        as ALBERT's pairs are, and words are in the first.
+        Args:
+            input_ids: (batch, length) int64.
+            token_type_ids: (batch, length) int64, the segments. By default the second one begins
+                behind the first [SEP] of the ids, as in ALBERT's pairs; `inputs_embeds` are all in
+                the first.
+            position_ids: (batch, length) int64; 0, 1, … by default.
+            inputs_embeds: (batch, length, embedding), words in place of `input_ids`.
 
-        Raises UserError for a text of more tokens than there are positions.
+        Raises:
+            UserError: a text has more tokens than there are positions.
         """
         words = self.word_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        length, longest = words.shape[1], self.position_embeddings.num_embeddings
+        length = words.shape[1]
+        longest = self.position_embeddings.num_embeddings
         if length > longest:
             raise UserError(
                 f"{length} tokens in a text: allowed are at most max_position_embeddings"
                 f" = {longest}; cut it, with the tokenizer's truncation=True and max_length"
             )
-        if token_type_ids is None and input_ids is not None and self.separator is not None:
-            is_separator = (input_ids == self.separator).long()
-            separators_before = is_separator.cumsum(1) - is_separator
-            last_type = self.token_type_embeddings.num_embeddings - 1
-            token_type_ids = separators_before.clamp(max=last_type)
-        elif token_type_ids is None:
-            token_type_ids = torch.zeros(words.shape[:2], dtype=torch.long, device=words.device)
+        if token_type_ids is None:
+            token_type_ids = self.segments(input_ids, words)
         if position_ids is None:
             positions = self.positions(input_ids, length)
         else:
@@ -132,17 +152,26 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         embedded = words + positions + self.token_type_embeddings(token_type_ids)
         return self.dropout(self.LayerNorm(embedded))
 
+    def segments(self, input_ids: Tensor | None, words: Tensor) -> Tensor:
+        """Number the segments by the separators before each token: (batch, length) int64."""
+        if input_ids is None or self.separator is None:
+            return torch.zeros(words.shape[:2], dtype=torch.long, device=words.device)
+        is_separator = (input_ids == self.separator).long()
+        separators_before = is_separator.cumsum(1) - is_separator
+        last_segment = self.token_type_embeddings.num_embeddings - 1
+        return separators_before.clamp(max=last_segment)
+
     def positions(self, input_ids: Tensor | None, length: int) -> Tensor:
         """Embed the positions 0, 1, …: (batch or 1, length, embedding)."""
-        if self.skipped is None or input_ids is None:
+        if self.skipped_id is None or input_ids is None:
             return self.position_embeddings(self.position_ids[:, :length])
-        real = input_ids != self.skipped
-        numbers = (real.long().cumsum(1) - 1).clamp(min=0)
-        return self.position_embeddings(numbers) * real[..., None]
+        is_real = input_ids != self.skipped_id
+        numbers = (is_real.long().cumsum(1) - 1).clamp(min=0)
+        return self.position_embeddings(numbers) * is_real[..., None]
 
 
 class AlbertLayerGroup(GradientCheckpointingLayer):
-    """The layers that one pass applies in a row (`inner_group_num` of them, one as published)."""
+    """The layers that one pass applies in a row: `inner_group_num` of them, one as published."""
 
     def __init__(self, config: AlbertConfig) -> None:
         super().__init__()
@@ -151,19 +180,21 @@ class AlbertLayerGroup(GradientCheckpointingLayer):
         )
 
     def forward(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Run the pass on states (batch, length, hidden); `mask` as `AlbertLayer.forward`'s."""
         for layer in self.albert_layers:
             hidden = layer(hidden, mask)
         return hidden
 
 
 class ExitLinear(nn.Linear):
-    """A small linear map of an exit, which sees one row of an example: (..., in) -> (..., out).
+    """A small linear map of an exit, which reads one row of each example: (..., in) -> (..., out).
 
-    A single example's is a matrix-vector product: after a layer pass nothing is in the caches, and
-    a matrix product runs more code.
+    For a single example it is a matrix-vector product, which runs less code than a matrix product:
+    after a layer pass that code is no longer in the processor's caches.
     """
 
     def forward(self, input: Tensor) -> Tensor:
+        """Map states in the type of the weights."""
         states = input.to(self.weight.dtype)
         if states.numel() != self.in_features:
             return super().forward(states)
@@ -172,9 +203,9 @@ class ExitLinear(nn.Linear):
 
 
 class Pooler(nn.Module):
-    """tanh of a linear map, (..., hidden) -> (..., size), under HF's name for it.
+    """The tanh of a linear map, (..., hidden) -> (..., size), with the tensor names of HF's pooler.
 
-    It is no nn.Linear: PEFT's all-linear would add an adapter behind the tanh.
+    It does not derive from nn.Linear: PEFT's all-linear would add an adapter behind the tanh.
     """
 
     def __init__(self, config: AlbertConfig, size: int) -> None:
@@ -185,14 +216,19 @@ class Pooler(nn.Module):
         self.bias = linear.bias
 
     def forward(self, states: Tensor) -> Tensor:
+        """Pool states in the type of the weights."""
         return F.linear(states.to(self.weight.dtype), self.weight, self.bias).tanh()
 
 
 def pool(hidden: Tensor, mask: Tensor | None, pooler_input: str) -> Tensor:
-    """Pool a layer for an exit or a head: (batch, length, hidden) -> (batch, hidden).
+    """Pool a layer's states for an exit or a head: (batch, length, hidden) -> (batch, hidden).
 
-    `mask` is (batch, 1, 1, length) bool, None without padding. Means and maxima run over real
-    tokens only. A name with a hyphen is the sum of its two parts, as published.
+    Args:
+        hidden: (batch, length, hidden).
+        mask: (batch, 1, 1, length) bool, or None without padding. Means and maxima are over real
+            tokens only.
+        pooler_input: one of POOLER_INPUTS; one with a hyphen is the sum of its two parts, as
+            published.
     """
     first, _, second = pooler_input.partition("-")
     if second:
@@ -207,6 +243,20 @@ def pool(hidden: Tensor, mask: Tensor | None, pooler_input: str) -> Tensor:
     return hidden.amax(1)
 
 
+class AlbertEncoder(nn.Module):
+    """The layer groups, and the mapping from embedding to hidden states, under HF's names.
+
+    It has no `forward`: `depth.py` has the loops over its layers.
+    """
+
+    def __init__(self, config: AlbertConfig) -> None:
+        super().__init__()
+        self.embedding_hidden_mapping_in = nn.Linear(config.embedding_size, config.hidden_size)
+        self.albert_layer_groups = nn.ModuleList(
+            AlbertLayerGroup(config) for _ in range(config.num_hidden_groups)
+        )
+
+
 class AlbertBackbone(nn.Module):
     """Embeddings, encoder and pooler under HF ALBERT's names."""
 
@@ -215,23 +265,27 @@ class AlbertBackbone(nn.Module):
         self.num_layers = config.num_hidden_layers
         self.num_groups = config.num_hidden_groups
         self.embeddings = AlbertEmbeddings(config)
-        self.encoder = nn.Module()
-        self.encoder.embedding_hidden_mapping_in = nn.Linear(
-            config.embedding_size, config.hidden_size
-        )
-        self.encoder.albert_layer_groups = nn.ModuleList(
-            AlbertLayerGroup(config) for _ in range(config.num_hidden_groups)
-        )
+        self.encoder = AlbertEncoder(config)
         self.pooler = Pooler(config, config.hidden_size)
 
     def group_of(self, layer: int) -> int:
-        """Tell whose weights layer `layer` (0-based) uses: groups share the depth evenly."""
+        """Return the index of the group whose weights layer `layer` (0-based) has.
+
+        Groups share the depth evenly.
+        """
         # In floats, as HF does: for a few odd shapes it rounds differently from whole numbers.
         return int(layer / (self.num_layers / self.num_groups))
 
 
-class LowRank(nn.Module):
-    """A pass's own part of a matrix that all passes share: W + up·down (Bae et al. 2024)."""
+class LowRankCorrection(nn.Module):
+    """What one layer adds to a matrix that all layers share: W + up·down (Bae et al., 2024).
+
+    It is a parametrization of the weight (out, in). A new one adds 0.
+
+    Args:
+        weight: (out, in), the shared matrix.
+        rank: of the product.
+    """
 
     def __init__(self, weight: Tensor, rank: int) -> None:
         super().__init__()
@@ -239,11 +293,12 @@ class LowRank(nn.Module):
         self.up = nn.Parameter(torch.zeros(weight.shape[0], rank))
 
     def forward(self, weight: Tensor) -> Tensor:
+        """Return the layer's matrix, (out, in)."""
         return weight + self.up @ self.down
 
 
-def share_matrices(model: PreTrainedModel) -> None:
-    """Let the layer groups share their matrices, but for corrections of rank `correction_rank`.
+def tie_layers(model: PreTrainedModel) -> None:
+    """Tie the matrices of the layer groups, but for corrections of rank `config.correction_rank`.
 
     Biases and norms stay each group's own. A rank of 0 changes nothing.
     """
@@ -252,16 +307,19 @@ def share_matrices(model: PreTrainedModel) -> None:
         return
     for name, linear in list(model.named_modules()):
         if "albert_layer_groups" in name and isinstance(linear, nn.Linear):
-            register_parametrization(linear, "weight", LowRank(linear.weight, rank), unsafe=True)
-    shared = r"albert_layer_groups\.{}\..*parametrizations\.weight\.original$"
-    model._tied_weights_keys = {".*" + shared.format(r"(?!0\.)\d+"): ".*" + shared.format(0)}
+            correction = LowRankCorrection(linear.weight, rank)
+            register_parametrization(linear, "weight", correction, unsafe=True)
+    # HF ties by regular expressions: each group's matrices to those of group 0.
+    tensor = r".*albert_layer_groups\.{}\..*parametrizations\.weight\.original$"
+    not_the_first = r"(?!0\.)\d+"
+    model._tied_weights_keys = {tensor.format(not_the_first): tensor.format(0)}
     model.all_tied_weights_keys = model.get_expanded_tied_weights_keys()
     model.tie_weights()
 
 
 def attention_mask_of(attention_mask: Tensor | None) -> Tensor | None:
-    """Turn a mask (batch, length), 1 for real tokens, into the layers': (batch, 1, 1, length) bool.
+    """Convert a mask (batch, length) to the layers', (batch, 1, 1, length) bool.
 
-    None, which says that there is no padding, stays None.
+    It is 1 for real tokens. None stands for no padding, and stays None.
     """
     return None if attention_mask is None else attention_mask.bool()[:, None, None, :]

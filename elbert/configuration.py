@@ -329,7 +329,9 @@ def check_architecture(config: AlbertConfig) -> None:
     for name in ALBERT_KEYS:
         checked(name, getattr(config, name), ALBERT_KEYS)
     layers, groups = config.num_hidden_layers, config.num_hidden_groups
-    heads, words, padding = config.num_attention_heads, config.vocab_size, config.pad_token_id
+    heads = config.num_attention_heads
+    vocab_size = config.vocab_size
+    padding = config.pad_token_id
     labels = config.id2label or {}
     are_numbered = {*labels} == {*range(len(labels))}
     are_texts = all(isinstance(label, str) for label in labels.values())
@@ -358,8 +360,8 @@ def check_architecture(config: AlbertConfig) -> None:
         ),
         (
             "pad_token_id",
-            padding is None or 0 <= padding < words,
-            f"0 to vocab_size − 1 = {words - 1}",
+            padding is None or 0 <= padding < vocab_size,
+            f"0 to vocab_size − 1 = {vocab_size - 1}",
         ),
     )
     for name, holds, allowed in requirements:

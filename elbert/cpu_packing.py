@@ -66,8 +66,9 @@ def is_emulated(dtype: torch.dtype, device: torch.device | str) -> bool:
     """
     if dtype not in INSTRUCTIONS or torch.device(device).type != "cpu":
         return False
-    there = [name for name, has in torch.cpu.get_capabilities().items() if has is True]
-    return not any(part in name for part in INSTRUCTIONS[dtype] for name in there)
+    capabilities = torch.cpu.get_capabilities()
+    names = " ".join(name for name, is_there in capabilities.items() if is_there is True)
+    return not any(part in names for part in INSTRUCTIONS[dtype])
 
 
 def dtype_of(name: str, device: torch.device | str) -> torch.dtype:

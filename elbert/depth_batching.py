@@ -1,12 +1,12 @@
-"""Batched early exit that keeps the batch full.
+"""Continuous depth-wise batching (Bae et al., 2024): early exit with a batch that is kept full.
 
 ALBERT's layers share one set of weights, so one layer pass can serve examples at different depths.
-A fixed number of slots hold the running examples. Every step runs one pass over the occupied
-slots; finished examples exit with an answer, and waiting ones enter at depth 0. Where
-layers or exits have weights of their own, a step serves the slots that need the same ones next.
+A fixed number of slots hold the running examples. Every step runs one pass over the occupied slots;
+examples that exit leave their slots, and waiting ones enter these at depth 0. Where layers or exits
+have weights of their own, a step serves the slots whose next layer has the same weights.
 
-Memory is bounded by slots × length. Waiting examples enter in an elevator's order, up and
-down the lengths of a window of them, so that neighbours in length share a step.
+Memory is bounded by slots × length. Waiting examples enter as an elevator stops: up and down the
+lengths of a window of them, so that neighbours in length share a step.
 """
 
 import time
@@ -25,14 +25,14 @@ from torch.utils._pytree import tree_map
 
 from elbert_base.errors import UserError
 
-from .depth import EarlyExitModel, ExampleState
+from .depth import EarlyExitModel, ExampleState, ExitDecision, LayerWeights
 from .rules import AnyRule
 
 
-class Answer(NamedTuple):
+class ExampleAnswer(NamedTuple):
     """The answer to an example."""
 
-    row: int  # position among the submitted examples, from 0
+    row: int  # number among the submitted examples, from 0
     logits: Tensor  # (num_labels,) float32, on the CPU
     exit_layer: int  # 1-based
     seconds: float  # from entering a slot to the answer
@@ -40,42 +40,64 @@ class Answer(NamedTuple):
 
 @dataclass
 class QueuedExample:
-    """A tokenised example, waiting or in a slot."""
+    """A tokenised example, waiting or in a slot.
+
+    Attributes:
+        row: its number among the submitted examples, from 0.
+        length: in tokens.
+        input_ids: (length,) int64.
+        token_type_ids: (length,) int64.
+        own_inputs: values of the configuration's `own_inputs`, in their order, or () for none.
+        entered: when it entered its slot, in seconds of time.perf_counter.
+        depth: layers that ran.
+    """
 
     row: int
     length: int
-    input_ids: Tensor  # (length,)
-    token_type_ids: Tensor  # (length,)
-    inputs: tuple[float, ...]  # the configuration's `own_inputs`, in their order; () for none
-    entered: float = 0.0  # into its slot: seconds, of time.perf_counter
-    depth: int = 0  # layer passes done
+    input_ids: Tensor
+    token_type_ids: Tensor
+    own_inputs: tuple[float, ...]
+    entered: float = 0.0
+    depth: int = 0
 
 
 @dataclass
 class Running:
-    """The examples in the slots, and their states; the batch dimension is their order."""
+    """The examples in the slots, and their states, whose batch dimension is the slots' order.
+
+    Attributes:
+        examples: one in each occupied slot.
+        rule: the exit rule.
+        hidden: (slots, width, hidden), as wide as the longest of the examples, 0 behind each.
+        state: what the examples carry from layer to layer, (slots, …).
+    """
 
     examples: list[QueuedExample]
     rule: AnyRule
-    hidden: Tensor  # (slots, width, hidden)
+    hidden: Tensor
     state: ExampleState
 
 
 class DepthBatcher:
     """Answers a stream of examples with early exit, `slots` of them at a time.
 
-    The model is in eval mode. Its exit rule is read whenever the slots are empty.
-
         batcher = DepthBatcher(model, slots=32)
         batcher.submit((ids, types) for ids, types in examples)
         for answer in batcher.answers():  # in order of completion
-            ...
+            print(answer.row, answer.logits, answer.exit_layer)
 
-    On a CPU, `elbert.packed_copy(model)` in place of the model is faster.
+    The model is in eval mode. On a CPU, `elbert.packed_copy(model)` in its place is faster. Its
+    exit rule is read whenever the slots are empty.
 
-    `answers` may be closed at any time: iterating again goes on where it stopped, and no example
-    is lost or answered twice. One of too many tokens, or none, raises UserError naming its row,
-    once; iterating again goes on without it.
+    `answers` may be closed at any time: iterating again goes on where it stopped, and no example is
+    lost or answered twice. For an example of too many tokens, or none, it raises UserError with the
+    example's row, once; iterating again goes on without that example.
+
+    Args:
+        model: an early-exit model of any mode.
+        slots: the most examples that run at a time.
+        window: the most examples that wait, sorted by length; the others are not read yet.
+        pad_token_id: the id behind shorter examples. It has no effect on an answer.
     """
 
     def __init__(
@@ -87,13 +109,13 @@ class DepthBatcher:
         self.window = window
         depth = model.config.num_hidden_layers
         self.weights = [model.layer_weights(layer) for layer in range(depth)]
-        self.source: Iterator[tuple] = iter(())  # of examples that are not read yet
-        self.submitted = 0  # rows read, also those that failed
+        self.source: Iterator[tuple] = iter(())  # examples that are not read yet
+        self.submitted = 0  # examples read, also those that failed
         self.waiting: list[QueuedExample] = []  # sorted by length; at most `window`
-        self.going_up = False
-        self.last_length = 1 << 30
+        self.going_up = False  # whether the next example to enter is a longer one
+        self.last_length = 1 << 30  # of the example that entered last
         self.running: Running | None = None  # None while all slots are free
-        self.finished: list[Answer] = []
+        self.finished: list[ExampleAnswer] = []
 
     @property
     def slots(self) -> list[QueuedExample]:
@@ -101,13 +123,14 @@ class DepthBatcher:
         return self.running.examples if self.running else []
 
     def submit(self, examples: Iterable[tuple]) -> None:
-        """Queue examples, each (input_ids, token_type_ids), which are read as slots become free.
+        """Queue examples, which are read as slots become free.
 
-        The configuration's `own_inputs` may stand behind them, in their order.
+        Each is (input_ids, token_type_ids), where the values of the configuration's `own_inputs`
+        may follow, in their order.
         """
         self.source = chain(self.source, examples)
 
-    def answers(self) -> Iterator[Answer]:
+    def answers(self) -> Iterator[ExampleAnswer]:
         """Yield the answers in order of completion."""
         while True:
             while self.finished:
@@ -120,26 +143,32 @@ class DepthBatcher:
 
     def fill_slots(self) -> None:
         """Read examples until the window is full, and fill free slots from it."""
-        for example in islice(self.source, max(0, self.window - len(self.waiting))):
-            insort(self.waiting, self.queued(*example), key=attrgetter("length"))
+        room = max(0, self.window - len(self.waiting))
+        for input_ids, token_type_ids, *own_inputs in islice(self.source, room):
+            example = self.make_example(input_ids, token_type_ids, own_inputs)
+            insort(self.waiting, example, key=attrgetter("length"))
         free = self.num_slots - len(self.slots)
-        entering = [self.next_waiting() for _ in range(min(free, len(self.waiting)))]
+        count = min(free, len(self.waiting))
+        entering = [self.next_waiting() for _ in range(count)]
         if entering:
             self.insert(entering)
 
-    def queued(self, ids: Any, types: Any, *inputs: Any) -> QueuedExample:
-        """Take the next example, as it was submitted."""
+    def make_example(
+        self, input_ids: Any, token_type_ids: Any, own_inputs: Iterable[Any]
+    ) -> QueuedExample:
+        """Number and check an example, as it was submitted; raises UserError for its length."""
         row = self.submitted
-        longest = self.model.config.max_position_embeddings
         self.submitted += 1
-        if not 1 <= len(ids) <= longest:
-            raise UserError(f"example {row} has {len(ids)} tokens: allowed are 1 to {longest}")
+        length = len(input_ids)
+        longest = self.model.config.max_position_embeddings
+        if not 1 <= length <= longest:
+            raise UserError(f"example {row} has {length} tokens: allowed are 1 to {longest}")
         return QueuedExample(
             row=row,
-            length=len(ids),
-            input_ids=torch.as_tensor(ids),
-            token_type_ids=torch.as_tensor(types),
-            inputs=tuple(map(float, inputs)),
+            length=length,
+            input_ids=torch.as_tensor(input_ids),
+            token_type_ids=torch.as_tensor(token_type_ids),
+            own_inputs=tuple(float(value) for value in own_inputs),
         )
 
     def next_waiting(self) -> QueuedExample:
@@ -153,48 +182,84 @@ class DepthBatcher:
         return example
 
     def insert(self, entering: list[QueuedExample]) -> None:
-        """Embed examples and put them into free slots at depth 0."""
-        device = self.model.device
-        width = max(example.length for example in entering)
-        ids = torch.full((len(entering), width), self.pad_token_id)
-        types = torch.zeros_like(ids)
-        for row, example in enumerate(entering):
-            ids[row, : example.length] = example.input_ids
-            types[row, : example.length] = example.token_type_ids
-        embedded = self.model.embed(ids.to(device), types.to(device))  # (entering, width, hidden)
-        own_inputs = {}
-        if all(example.inputs for example in entering):
-            columns = torch.tensor([example.inputs for example in entering], device=device).T
-            own_inputs = dict(zip(self.model.config.own_inputs, columns, strict=True))
+        """Embed examples, and put them into free slots at depth 0."""
+        embedded = self.embed(entering)  # (entering, width, hidden)
         running = self.running
         rule = running.rule if running else self.model.config.exit_rule()
-        state = self.model.start(rule, len(entering), own_inputs)
+        state = self.model.start(rule, len(entering), self.stack_own_inputs(entering))
         if running is None:
             self.running = Running(entering, rule, embedded, state)
         else:
-            width = max(width, running.hidden.shape[1])
-            padded = [pad_to(width, states) for states in (running.hidden, embedded)]
+            width = max(running.hidden.shape[1], embedded.shape[1])
             running.examples = running.examples + entering
-            running.hidden = torch.cat(padded)
+            running.hidden = torch.cat([pad_to(width, running.hidden), pad_to(width, embedded)])
             running.state = tree_map(lambda *parts: torch.cat(parts), running.state, state)
         for example in entering:
             example.entered = time.perf_counter()
 
+    def embed(self, examples: list[QueuedExample]) -> Tensor:
+        """Embed examples, padded to the longest: (examples, width, hidden)."""
+        width = max(example.length for example in examples)
+        ids = torch.full((len(examples), width), self.pad_token_id)
+        types = torch.zeros_like(ids)
+        for row, example in enumerate(examples):
+            ids[row, : example.length] = example.input_ids
+            types[row, : example.length] = example.token_type_ids
+        return self.model.embed(ids.to(self.model.device), types.to(self.model.device))
+
+    def stack_own_inputs(self, examples: list[QueuedExample]) -> dict[str, Tensor]:
+        """Stack the examples' own inputs, (examples,) each; {} unless all examples bring them."""
+        if not all(example.own_inputs for example in examples):
+            return {}
+        rows = [example.own_inputs for example in examples]
+        columns = torch.tensor(rows, device=self.model.device).T
+        return dict(zip(self.model.config.own_inputs, columns, strict=True))
+
     def step(self, running: Running) -> None:
         """Run one layer pass, with its exit check, for the slots that most others can share."""
+        next_weights = [self.weights[example.depth] for example in running.examples]
+        weights = most_frequent(next_weights)
+        members = [slot for slot, needed in enumerate(next_weights) if needed == weights]
+        decision = self.run_layer(running, members, weights)
+        # The step's only wait for the device: answers and decisions in one transfer.
+        exits = decision.exit_mask[:, None].to(decision.answer.dtype)
+        outcomes = torch.cat([decision.answer, exits], dim=1).cpu()
+        now = time.perf_counter()
+        stays = [True] * len(running.examples)
+        for slot, outcome in zip(members, outcomes, strict=True):
+            example = running.examples[slot]
+            example.depth += 1
+            if outcome[-1]:
+                stays[slot] = False
+                answer = ExampleAnswer(
+                    row=example.row,
+                    logits=outcome[:-1].clone(),
+                    exit_layer=example.depth,
+                    seconds=now - example.entered,
+                )
+                self.finished.append(answer)
+        self.free_slots(running, stays)
+
+    def run_layer(
+        self, running: Running, members: list[int], weights: LayerWeights
+    ) -> ExitDecision:
+        """Run the next layer of some slots, and store their new states.
+
+        Args:
+            running: changed in place.
+            members: the slots.
+            weights: of their next layer.
+        """
         device = self.model.device
-        needed = [self.weights[example.depth] for example in running.examples]
-        # Deepest first among equals: it frees slots sooner.
-        weights = max(Counter(needed).items(), key=lambda item: (item[1], item[0]))[0]
-        members = [slot for slot, wanted in enumerate(needed) if wanted == weights]
-        all_take_part = len(members) == len(needed)
+        all_take_part = len(members) == len(running.examples)
+        # A slice of all slots is a view; an index copies their states.
         rows = slice(None) if all_take_part else torch.tensor(members, device=device)
         lengths = [running.examples[slot].length for slot in members]
         width = max(lengths)
         mask = None  # (members, 1, 1, width) bool, where there is padding
         if min(lengths) < width:
-            real = torch.arange(width) < torch.tensor(lengths)[:, None, None, None]
-            mask = real.to(device, non_blocking=True)
+            is_real = torch.arange(width) < torch.tensor(lengths)[:, None, None, None]
+            mask = is_real.to(device, non_blocking=True)
         state = running.state if all_take_part else tree_map(itemgetter(rows), running.state)
         hidden = self.model.layer_pass(running.hidden[rows, :width], mask, weights)
         decision = self.model.check_exit(running.rule, hidden, mask, weights, state)
@@ -204,27 +269,28 @@ class DepthBatcher:
         else:
             running.hidden[rows, :width] = hidden
             tree_map(lambda old, new: old.index_copy_(0, rows, new), running.state, decision.state)
-        # The step's only wait for the device: answers and decisions in one transfer.
-        exits = decision.exit_mask[:, None].to(decision.answer.dtype)
-        outcomes = torch.cat([decision.answer, exits], dim=1).cpu()
-        now = time.perf_counter()
-        keep = [True] * len(needed)
-        for slot, outcome in zip(members, outcomes, strict=True):
-            example = running.examples[slot]
-            example.depth += 1
-            if outcome[-1]:
-                keep[slot] = False
-                logits = outcome[:-1].clone()
-                seconds = now - example.entered
-                self.finished.append(Answer(example.row, logits, example.depth, seconds))
-        if not any(keep):
+        return decision
+
+    def free_slots(self, running: Running, stays: list[bool]) -> None:
+        """Leave out the examples that have exited; stays: for each slot, whether it is kept."""
+        if not any(stays):
             self.running = None
-        elif not all(keep):
-            kept = torch.tensor(keep, device=device)
-            running.examples = list(compress(running.examples, keep))
+        elif not all(stays):
+            staying = torch.tensor(stays, device=self.model.device)
+            running.examples = list(compress(running.examples, stays))
             width = max(example.length for example in running.examples)
-            running.hidden = running.hidden[kept, :width]
-            running.state = tree_map(itemgetter(kept), running.state)
+            running.hidden = running.hidden[staying, :width]
+            running.state = tree_map(itemgetter(staying), running.state)
+
+
+def most_frequent(next_weights: list[LayerWeights]) -> LayerWeights:
+    """Return the weights that most slots need next; among equals the deepest.
+
+    Deeper examples exit sooner, which frees their slots.
+    """
+    counts = Counter(next_weights)
+    weights, _ = max(counts.items(), key=lambda item: (item[1], item[0]))
+    return weights
 
 
 def pad_to(width: int, states: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""Losses: of a task, and of all layers' answers to it.
+"""The loss of a task, and the losses of all layers' answers to it.
 
-Sources: PonderNet (Banino et al., 2021); the public PonderALBERT for the form of its loss.
+Sources: ELBERT (Xie et al., 2021) for the joint loss; Hinton et al. (2015) for distillation;
+PonderNet (Banino et al., 2021), and the public PonderALBERT for the form of its loss.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,22 +20,32 @@ def task_loss(
     smoothing: float = 0.0,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """Cross-entropy; binary cross-entropy, mean over the labels, for labels (batch, labels) of 0
-    and 1; or squared error for a single output. `reduction` over the batch.
+    """Compute a task's loss: cross-entropy, binary cross-entropy, or squared error.
 
-    smoothing: share of each label that goes to all classes evenly, or to there and not there.
-    weights: of the classes, (classes,), or of a label that is there (torch's pos_weight). The mean
-    is over examples, so that no example's part in it depends on the others (torch's own divides by
-    the sum of their weights).
+    A single output has the squared error. Labels (batch, num_labels) of 0 and 1 have the binary
+    cross-entropy, the mean over an example's labels.
+
+    Args:
+        logits: (batch, num_labels).
+        labels: (batch,) class ids, int64, or values; or (batch, num_labels) of 0.0 and 1.0.
+        reduction: "mean" over the batch, a scalar, or "none", (batch,).
+        smoothing: share of each label that goes to all classes evenly; where there are several
+            labels, to present and absent.
+        weights: (num_labels,), of the classes; where there are several labels, of a label that is
+            present (torch's pos_weight). The mean is over examples, so that the part of an example
+            in it does not depend on the others (torch's divides by the sum of their weights).
     """
     if logits.shape[-1] == 1:
         return F.mse_loss(logits.squeeze(-1), labels.float(), reduction=reduction)
     if labels.ndim == logits.ndim:
-        target, how = labels * (1 - smoothing) + smoothing / 2, {"pos_weight": weights}
-        losses = F.binary_cross_entropy_with_logits(logits, target, reduction="none", **how)
+        target = labels * (1 - smoothing) + smoothing / 2
+        losses = F.binary_cross_entropy_with_logits(
+            logits, target, reduction="none", pos_weight=weights
+        )
         return losses.mean(-1) if reduction == "none" else losses.mean()
-    each = "none" if weights is not None else reduction
-    losses = F.cross_entropy(logits, labels, weights, reduction=each, label_smoothing=smoothing)
+    if weights is None:
+        return F.cross_entropy(logits, labels, reduction=reduction, label_smoothing=smoothing)
+    losses = F.cross_entropy(logits, labels, weights, reduction="none", label_smoothing=smoothing)
     return losses if reduction == "none" else losses.mean()
 
 
@@ -45,49 +56,67 @@ def distillation_loss(
     config: AlbertConfig,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """(1 − s)·hard loss + s·soft loss, the mean over the batch (Hinton et al., 2015).
+    """Compute (1 − s)·hard loss + s·soft loss, the mean over the batch (Hinton et al., 2015).
 
     The hard loss is `task_loss` on the labels. The soft loss is T²·KL(teacher ‖ answer), both
-    softened by the temperature T; of a single output it is the squared error.
+    softened by the temperature T; for a single output it is the squared error.
 
     Args:
-        logits, teacher_logits: (batch, num_labels).
+        logits: (batch, num_labels), of an exit.
         labels: (batch,). An example without a label has −100, in regression NaN: only its soft loss
             counts.
+        teacher_logits: (batch, num_labels), the soft labels before their softmax.
         config: has s, `teacher_share`, and T, `teacher_temperature`.
-        weights: of the classes, in the hard loss alone.
+        weights: (num_labels,), of the classes; they apply to the hard loss alone.
+
+    Returns:
+        A scalar.
     """
     if logits.shape[-1] == 1:
-        is_labelled, labels = labels.isfinite(), labels.nan_to_num()
+        is_labelled = labels.isfinite()
+        labels = labels.nan_to_num()
         soft_loss = F.mse_loss(logits, teacher_logits, reduction="none").squeeze(-1)
     else:
-        is_labelled, temperature = labels >= 0, config.teacher_temperature
-        answer = (logits / temperature).log_softmax(-1)
-        teacher = (teacher_logits / temperature).log_softmax(-1)
-        divergence = F.kl_div(answer, teacher, reduction="none", log_target=True).sum(-1)
-        soft_loss = temperature**2 * divergence
-    hard_loss = task_loss(logits, labels, "none", config.label_smoothing, weights)
-    share = torch.where(is_labelled, config.teacher_share, 1.0)
+        is_labelled = labels >= 0
+        soft_loss = soft_label_loss(logits, teacher_logits, config.teacher_temperature)
+    hard_loss = task_loss(
+        logits, labels, reduction="none", smoothing=config.label_smoothing, weights=weights
+    )
+    share = torch.where(is_labelled, config.teacher_share, 1.0)  # (batch,)
     return ((1 - share) * hard_loss + share * soft_loss).mean()
 
 
-def joint_loss(exit_losses: Tensor, exit_weights: Tensor | None = None) -> Tensor:
-    """Weighted sum of the N exits' losses (N,).
+def soft_label_loss(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
+    """Compute T²·KL(teacher ‖ answer) of each example, (batch,), from logits (batch, classes)."""
+    log_answer = (logits / temperature).log_softmax(-1)
+    log_teacher = (teacher_logits / temperature).log_softmax(-1)
+    divergence = F.kl_div(log_answer, log_teacher, reduction="none", log_target=True).sum(-1)
+    # Gradients of softened answers shrink with 1/T²; the factor keeps the share's meaning.
+    return temperature**2 * divergence
 
-    `equal` (no weights): the plain sum. `dyn`, with W = exit_weights (N − 1,):
+
+def joint_loss(exit_losses: Tensor, exit_weights: Tensor | None = None) -> Tensor:
+    """Add up the losses of the N exits, (N,), to a scalar.
+
+    Without weights (`equal`) it is the plain sum. With W = exit_weights, (N − 1,), (`dyn`) it is
     Σᵢ<N σ(Wᵢ)·Lᵢ + (N − Σᵢ σ(Wᵢ))·L_N, so that the weights add up to N.
     """
     if exit_weights is None:
         return exit_losses.sum()
     weights = exit_weights.sigmoid()
-    return (weights * exit_losses[:-1]).sum() + (len(exit_losses) - weights.sum()) * exit_losses[-1]
+    last_weight = len(exit_losses) - weights.sum()
+    return (weights * exit_losses[:-1]).sum() + last_weight * exit_losses[-1]
 
 
 class PonderClassificationLoss(nn.Module):
-    """The published loss: p-weighted loss of the layers + kl_penalty_factor · KL(p ‖ prior).
+    """PonderALBERT's loss: the layers' losses, weighted by p, + kl_penalty_factor · KL(p ‖ prior).
 
     The weighted term is a mean over layers and batch, as published: N times smaller than
     PonderNet's Σ_n p_n L_n, so that PonderNet's β is N · kl_penalty_factor.
+
+    Args:
+        kl_penalty_factor: weight of the KL divergence.
+        class_weights: (num_labels,), as `task_loss` takes them.
     """
 
     def __init__(
@@ -100,18 +129,28 @@ class PonderClassificationLoss(nn.Module):
     def forward(
         self, result: Mapping[str, Any], labels: Tensor | Sequence[float]
     ) -> dict[str, Tensor]:
-        """Scalars `total_loss`, `weighted_ce_loss` (squared errors for one label) and `kl_loss`.
+        """Compute the loss and its two parts.
 
-        result: what the model answered; labels (batch,): class ids, or values for regression.
+        Args:
+            result: a `PonderOutput`, whose logits and two distributions are read.
+            labels: (batch,), class ids, or values for regression.
+
+        Returns:
+            The scalars `total_loss`, `weighted_ce_loss` (of squared errors in regression) and
+            `kl_loss`, under their published names.
         """
-        logits, dist = result["logits"], result["model_halt_dist"]
+        logits = result["logits"]  # (layers, batch, num_labels)
+        dist = result["model_halt_dist"]
         labels = torch.as_tensor(labels, device=logits.device)
-        losses = torch.stack(
-            [
-                task_loss(layer, labels, reduction="none", weights=self.class_weights)
-                for layer in logits
-            ]
-        )
-        weighted = (losses * dist.pmf().T).mean()
+        losses = []
+        for layer_logits in logits:
+            losses.append(
+                task_loss(layer_logits, labels, reduction="none", weights=self.class_weights)
+            )
+        weighted_loss = (torch.stack(losses) * dist.pmf().T).mean()
         kl_loss = self.kl_penalty_factor * result["target_halt_dist"].kl_div(dist)
-        return {"total_loss": weighted + kl_loss, "weighted_ce_loss": weighted, "kl_loss": kl_loss}
+        return {
+            "total_loss": weighted_loss + kl_loss,
+            "weighted_ce_loss": weighted_loss,
+            "kl_loss": kl_loss,
+        }

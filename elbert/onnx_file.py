@@ -1,35 +1,39 @@
-"""An exported file in place of its model: what it says of itself, and running it."""
+"""Run an exported file in place of its model, and write and check what it says of itself.
+
+A file of export_onnx.py stores, in its metadata, the model that it was exported from. `OnnxFile`
+compares this with the model at hand, so that a file never answers for another model.
+"""
 
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from transformers import AlbertConfig, PreTrainedModel
+from torch import Tensor
+from transformers import PreTrainedModel
 
-from elbert.configuration import EarlyExitConfig
 from elbert_base.errors import UserError
 
-FIXED = ("model_type", "num_hidden_layers")  # what no input of a file sets
+from .configuration import AdaptiveConfig, EarlyExitConfig
+from .loading.configs import label_names
+
+Result = TypeVar("Result")
+
+EXPORT_AGAIN = "export it again with export_onnx.py"
 
 
-def labels_in(config: AlbertConfig) -> list[str]:
-    """List the names of a model's classes, in the order of its logits."""
-    names: Any = config.id2label
-    return [names[number] for number in sorted(names)]
-
-
-def description(model: PreTrainedModel) -> dict[str, Any]:
-    """Describe a model for the metadata of its file, by name; JSON in the file."""
+def describe_model(model: PreTrainedModel) -> dict[str, Any]:
+    """Describe a model for the metadata of its file, by name; the values are JSON in the file."""
     config: Any = model.config
     return {
         "model_type": config.model_type,
-        "labels": labels_in(config),
+        "labels": label_names(config),
         "problem_type": config.problem_type,
         "rule": config.exit_keys(),
         "num_hidden_layers": config.num_hidden_layers,
@@ -39,107 +43,230 @@ def description(model: PreTrainedModel) -> dict[str, Any]:
     }
 
 
-class OnnxFile:
-    """A file of export_onnx.py, called as its model is; the exit keys are `config`'s at every call.
+@dataclass(frozen=True)
+class FileMetadata:
+    """What a file says of the model that it was exported from.
 
-    weights: the model's hash. Raises UserError for a file that is none, for one of other weights,
-    and for one that differs from the model in what no input sets.
+    Attributes:
+        model_type: of its configuration.
+        num_hidden_layers: of its configuration.
+        labels: names of its classes, in the order of the logits.
+        rule: its exit keys, by name.
+        dtype: number type of the file's matrix products: fp32, or int8.
+        weights: the hash of its weights; None where the file does not say.
     """
 
-    def __init__(self, path: str | Path, config: AlbertConfig, weights: str = "") -> None:
-        self.path, self.config, self.session = path, config, session_of(str(path))
-        session = self.session
-        stored = session.get_modelmeta().custom_metadata_map
+    model_type: Any
+    num_hidden_layers: Any
+    labels: list[Any]
+    rule: dict[str, Any]
+    dtype: Any
+    weights: Any
+
+    @classmethod
+    def from_json(cls, texts: Mapping[str, str]) -> "FileMetadata":
+        """Read the metadata of a file.
+
+        Raises KeyError, TypeError, ValueError or RecursionError for a file of another program.
+        """
+        return cls(
+            model_type=json.loads(texts["model_type"]),
+            num_hidden_layers=json.loads(texts["num_hidden_layers"]),
+            labels=list(json.loads(texts["labels"])),
+            rule={**json.loads(texts["rule"])},
+            dtype=json.loads(texts["dtype"]),
+            weights=json.loads(texts.get("weights", "null")),
+        )
+
+
+class OnnxFile:
+    """A file of export_onnx.py, which is called as its model is.
+
+        file = OnnxFile("out/reviews.onnx", model.config)
+        out = file(ids, attention_mask=mask, token_type_ids=types)
+        out.logits, out.exit_layer
+
+    The exit keys that are inputs of the file are the configuration's at every call.
+
+    Args:
+        path: the file.
+        config: the configuration of the model that it stands for.
+        weights: the hash of that model's weights; "" leaves it unchecked.
+
+    Attributes:
+        depth_output: name of the output that says how deep an example went: its exit layer, or the
+            updates of its tokens.
+        outputs: names of all outputs.
+        settings: the number type of each exit key that is an input.
+        inputs: names of the other inputs, in order.
+        dtype: number type of the file's matrix products: fp32, or int8.
+        provenance: the path and the runtime's version, for a report.
+
+    Raises:
+        UserError: the file is missing, is not one of export_onnx.py, or was exported from a model
+            of other weights, or one that differs in what no input of the file sets.
+    """
+
+    def __init__(self, path: str | Path, config: AdaptiveConfig, weights: str = "") -> None:
+        self.path = path
+        self.config = config
+        self.depth_output = "exit_layer" if isinstance(config, EarlyExitConfig) else "updates"
+        self.session = open_session(str(path))
+        metadata = self.read_metadata()
+        self.dtype = metadata.dtype
+        self.outputs = self.read_outputs()
+        number_types = self.read_number_types()
+        self.settings = {name: x for name, x in number_types.items() if name in metadata.rule}
+        self.inputs = [name for name in number_types if name not in self.settings]
+        self.provenance = {"onnx": str(path), "onnxruntime": version("onnxruntime")}
+        self.check_weights(metadata, weights)
+        self.check_config(metadata)
+
+    def read_metadata(self) -> FileMetadata:
+        """Read what the file says of its model; raises UserError for another program's file."""
+        texts = self.session.get_modelmeta().custom_metadata_map
         try:
-            there = {name: json.loads(stored[name]) for name in (*FIXED, "labels", "rule", "dtype")}
-            rule, dtype = there["rule"], there["dtype"]
-            there |= {**rule, "labels": list(there["labels"])}
-            exported = json.loads(stored.get("weights", "null"))
+            return FileMetadata.from_json(texts)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise self.foreign(repr(error)[:200]) from error
-        # What says how deep an example went: its layer, or its tokens' updates.
-        self.depth = "exit_layer" if isinstance(config, EarlyExitConfig) else "updates"
-        types = {value.name: value.type for value in session.get_outputs()}
-        for name, kind in (("logits", "tensor(float)"), (self.depth, "tensor(int64)")):
-            if types.get(name) != kind:
-                raise self.foreign(f"its output {name} is {types.get(name)}, not {kind}")
-        self.outputs = list(types)
-        values = (*session.get_inputs(), *session.get_overridable_initializers())
-        kinds = {value.name: np.float32 if "float" in value.type else np.int64 for value in values}
-        self.settings = {name: kind for name, kind in kinds.items() if name in rule}
-        self.inputs = [name for name in kinds if name not in self.settings]
-        again = "export it again with export_onnx.py"
-        if weights and exported not in (None, weights):
-            raise UserError(f"{path}: exported from other weights than the model now has; {again}")
-        fixed = [key for key in config.exit_keys() if key not in self.settings]
-        now = {name: getattr(config, name) for name in (*FIXED, *fixed)}
-        for name, value in {**now, "labels": labels_in(config)}.items():
-            if there.get(name) != value:
-                raise UserError(
-                    f"{path}: exported with {name} = {there.get(name)}, the model now has {value}; "
-                    f"{again}"
-                )
-        self.dtype = dtype
-        # What a report tells of it beside its type.
-        self.about = {"onnx": str(path), "onnxruntime": version("onnxruntime")}
+            raise self.not_exported(repr(error)[:200]) from error
 
-    def __call__(self, input_ids: torch.Tensor, **more: torch.Tensor) -> SimpleNamespace:
-        """The file's outputs as tensors by name, as its model's output has them."""
-        given = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids), **more}
-        if unknown := [name for name in self.inputs if name not in given]:
-            raise self.foreign(f"it has inputs that no model has: {', '.join(unknown)[:200]}")
-        feed = {name: given[name].cpu().numpy() for name in self.inputs}
-        for name, kind in self.settings.items():
-            feed[name] = np.array(getattr(self.config, name), kind)
-        arrays = one_line(self.path, self.session.run, self.outputs, feed)
-        found = dict(zip(self.outputs, map(torch.as_tensor, arrays), strict=True))
-        self.check(found, given["attention_mask"].bool().cpu())
-        return SimpleNamespace(**found)
+    def read_outputs(self) -> list[str]:
+        """List the outputs' names; raises UserError where the answers are not among them."""
+        types = {value.name: value.type for value in self.session.get_outputs()}
+        expected_types = {"logits": "tensor(float)", self.depth_output: "tensor(int64)"}
+        for name, expected in expected_types.items():
+            if types.get(name) != expected:
+                raise self.not_exported(f"its output {name} is {types.get(name)}, not {expected}")
+        return list(types)
 
-    def check(self, found: Mapping[str, torch.Tensor], real: torch.Tensor) -> None:
-        """Raise UserError for what the model cannot have answered to texts whose tokens are `real`,
-        bool (batch, length)."""
-        config, logits, depth = self.config, found["logits"], found[self.depth]
-        per_text = self.depth == "exit_layer"
-        shapes = {
-            "logits": (len(real), config.label_count),
-            self.depth: tuple(real.shape[:1] if per_text else real.shape),
+    def read_number_types(self) -> dict[str, type]:
+        """Return the number type of each input, those with a default among them."""
+        values = [*self.session.get_inputs(), *self.session.get_overridable_initializers()]
+        types: dict[str, type] = {}
+        for value in values:
+            types[value.name] = np.float32 if "float" in value.type else np.int64
+        return types
+
+    def check_weights(self, metadata: FileMetadata, weights: str) -> None:
+        """Raise UserError for a file of other weights than those with the hash `weights`."""
+        is_known = weights != "" and metadata.weights is not None
+        if is_known and metadata.weights != weights:
+            raise UserError(
+                f"{self.path}: exported from other weights than the model now has; {EXPORT_AGAIN}"
+            )
+
+    def check_config(self, metadata: FileMetadata) -> None:
+        """Raise UserError where the model differs now in something that no input sets."""
+        config = self.config
+        exported = {
+            "model_type": metadata.model_type,
+            "num_hidden_layers": metadata.num_hidden_layers,
+            "labels": metadata.labels,
+            **metadata.rule,
         }
-        for name, shape in shapes.items():
-            if tuple(found[name].shape) != shape:
-                raise self.foreign(f"{name} has shape {tuple(found[name].shape)}, not {shape}")
-        if not logits.isfinite().all():
-            raise self.foreign("its logits are NaN or infinite")
-        low, high = (depth if per_text else depth[real]).aminmax()
-        if low < 1 or high > config.num_hidden_layers:
-            allowed = f"1 to num_hidden_layers = {config.num_hidden_layers}"
-            raise self.foreign(f"{self.depth} is from {low} to {high}: allowed is {allowed}")
+        current: dict[str, Any] = {
+            "model_type": config.model_type,
+            "num_hidden_layers": config.num_hidden_layers,
+        }
+        for name, value in config.exit_keys().items():
+            if name not in self.settings:
+                current[name] = value
+        current["labels"] = label_names(config)
+        for name, value in current.items():
+            if exported.get(name) != value:
+                raise UserError(
+                    f"{self.path}: exported with {name} = {exported.get(name)}, the model now has "
+                    f"{value}; {EXPORT_AGAIN}"
+                )
 
-    def foreign(self, reason: str) -> UserError:
+    def __call__(self, input_ids: Tensor, **inputs: Tensor) -> SimpleNamespace:
+        """Answer a batch: return the file's outputs as tensors, by the names of its model's.
+
+        Args:
+            input_ids: (batch, length) int64.
+            inputs: the file's other inputs. Without an attention mask nothing is padding.
+
+        Raises:
+            UserError: an input is missing, or the answers are not such as the model's can be.
+        """
+        mask = inputs.get("attention_mask", torch.ones_like(input_ids))
+        tensors = {**inputs, "input_ids": input_ids, "attention_mask": mask}
+        missing = [name for name in self.inputs if name not in tensors]
+        if missing:
+            raise self.not_exported(f"it has inputs that no model has: {', '.join(missing)[:200]}")
+        feed = {name: tensors[name].cpu().numpy() for name in self.inputs}
+        for name, number_type in self.settings.items():
+            feed[name] = np.array(getattr(self.config, name), number_type)
+        arrays = with_user_errors(self.path, lambda: self.session.run(self.outputs, feed))
+        answers = {}
+        for name, array in zip(self.outputs, arrays, strict=True):
+            answers[name] = torch.as_tensor(array)
+        self.check_answers(answers, mask.bool().cpu())
+        return SimpleNamespace(**answers)
+
+    def check_answers(self, answers: Mapping[str, Tensor], is_real: Tensor) -> None:
+        """Raise UserError for answers that the model cannot have given.
+
+        answers: the file's outputs, by name. is_real: (batch, length) bool, the tokens that are
+        not padding.
+        """
+        logits = answers["logits"]
+        depth = answers[self.depth_output]
+        batch = len(is_real)
+        counts_tokens = self.depth_output == "updates"
+        self.check_shape("logits", logits, (batch, self.config.label_count))
+        self.check_shape(
+            self.depth_output, depth, tuple(is_real.shape) if counts_tokens else (batch,)
+        )
+        if not logits.isfinite().all():
+            raise self.not_exported("its logits are NaN or infinite")
+        lowest, highest = (depth[is_real] if counts_tokens else depth).aminmax()
+        if lowest < 1 or highest > self.config.num_hidden_layers:
+            raise self.not_exported(
+                f"{self.depth_output} is from {lowest} to {highest}: allowed is 1 to "
+                f"num_hidden_layers = {self.config.num_hidden_layers}"
+            )
+
+    def check_shape(self, name: str, answer: Tensor, expected: tuple[int, ...]) -> None:
+        """Raise UserError for an output of another shape than the model's."""
+        if tuple(answer.shape) != expected:
+            raise self.not_exported(f"{name} has shape {tuple(answer.shape)}, not {expected}")
+
+    def not_exported(self, reason: str) -> UserError:
+        """Make the error for a file that export_onnx.py did not write."""
         return UserError(f"{self.path}: not a file of export_onnx.py: {reason}")
 
 
-def one_line(path: str | Path, action: Callable, *given: Any, **more: Any) -> Any:
-    """Call a runtime's function; raise its errors, which have no common class, as UserError."""
+def with_user_errors(path: str | Path, action: Callable[[], Result]) -> Result:
+    """Call a runtime's function, and raise its errors as a UserError of one line.
+
+    They have no class in common.
+    """
     try:
-        return action(*given, **more)
-    except UserError:
-        raise
+        return action()
     except Exception as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(f"{path}: {reason[:300]}") from error
 
 
-def session_of(path: str, **more: Any) -> Any:
-    """An ONNX Runtime session with as many threads as torch has; more: its options."""
+def open_session(path: str, **options: Any) -> Any:
+    """Open an ONNX Runtime session with as many threads as torch has.
+
+    options: arguments of onnxruntime.InferenceSession. Raises UserError where there is no such
+    file, the runtime is not installed, or it cannot read the file.
+    """
     try:
         import onnxruntime
     except ImportError as error:
         raise UserError("--onnx needs: pip install -r requirements-onnx.txt") from error
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file, or no regular one")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
-    options.log_severity_level = 3  # it warns of inputs that have defaults
-    more["providers"] = ["CPUExecutionProvider"]
-    return one_line(path, onnxruntime.InferenceSession, path, options, **more)
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = torch.get_num_threads()
+    settings.log_severity_level = 3  # below that it warns of every input that has a default
+    return with_user_errors(
+        path,
+        lambda: onnxruntime.InferenceSession(
+            path, settings, providers=["CPUExecutionProvider"], **options
+        ),
+    )

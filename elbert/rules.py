@@ -157,8 +157,11 @@ class EachLabel:
 
     def __init__(self, rule: ExitRule) -> None:
         self.rule = rule
-        self.reads, self.signals, self.inputs = rule.reads, rule.signals, rule.inputs
-        self.cause, self.never_exits = rule.cause, rule.never_exits
+        self.reads = rule.reads
+        self.signals = rule.signals
+        self.inputs = rule.inputs
+        self.cause = rule.cause
+        self.never_exits = rule.never_exits
         self.settings_shape = rule.settings_shape
 
     def start(self, size: Size, inputs: Tensors) -> State:

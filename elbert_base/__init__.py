@@ -1,1 +1,1 @@
-"""What the models and the scripts share, without torch: errors, keys, settings, files, threads."""
+"""What models and scripts share, without torch: errors, keys, settings, files, threads."""

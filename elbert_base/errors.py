@@ -2,4 +2,7 @@
 
 
 class UserError(ValueError):
-    """Something the user can put right. Scripts print the message alone, and exit with status 2."""
+    """An error that the user can correct.
+
+    Scripts print its message alone, without a traceback, and exit with status 2.
+    """

@@ -1,7 +1,7 @@
-"""Resolve which exit keys are in force, and say where each value stands. Loads no torch.
+"""Resolve which exit keys are in force, and where each value is written. Loads no torch.
 
-A flag wins over the folder's exit_config.json, or another file that `exit_config_path` names; this
-file wins over config.json, and config.json over the default.
+A flag wins over the folder's exit_config.json, or over another file that `exit_config_path` names;
+this file wins over config.json, and config.json over the default.
 """
 
 import logging
@@ -23,36 +23,50 @@ EXIT_FILE = "exit_config.json"
 
 @dataclass(frozen=True)
 class KeyValues:
-    """Values of configuration keys, and where each stands: a file, a flag, or "default"."""
+    """Values of configuration keys, and the source of each: a file, a flag, or "default".
+
+    Attributes:
+        values: the value of each key.
+        sources: where each key's value is written; the same keys.
+    """
 
     values: Mapping[str, Any]
     sources: Mapping[str, str]
 
     @classmethod
-    def given(cls, values: Mapping[str, Any], source: str) -> "KeyValues":
-        """Make the settings of one source."""
+    def from_source(cls, values: Mapping[str, Any], source: str) -> "KeyValues":
+        """Make the values that all stand in one source."""
         return cls(values, dict.fromkeys(values, source))
 
-    def under(self, other: "KeyValues") -> "KeyValues":
-        """Put the values of `other` over these."""
-        return KeyValues({**self.values, **other.values}, {**self.sources, **other.sources})
+    def overridden_by(self, other: "KeyValues") -> "KeyValues":
+        """Return these values with those of `other` in their place."""
+        return KeyValues(
+            values={**self.values, **other.values},
+            sources={**self.sources, **other.sources},
+        )
 
     def line(self) -> str:
-        """ "thres_name = bias_1 (config.json), exit_thres = 0.3 (exit_config.json)"."""
-        shown = [k for k, x in self.values.items() if not isinstance(x, list)]
-        return ", ".join(f"{key} = {self.values[key]} ({self.sources[key]})" for key in shown)
+        """Write all but lists in one line.
+
+        For example: thres_name = bias_1 (config.json), exit_thres = 0.3 (exit_config.json).
+        """
+        parts = []
+        for key, value in self.values.items():
+            if not isinstance(value, list):
+                parts.append(f"{key} = {value} ({self.sources[key]})")
+        return ", ".join(parts)
 
 
-NOTHING = KeyValues({}, {})
+NO_KEYS = KeyValues({}, {})
 
 
 def resolve(
     source: str | Path,
     table: KeyTable,
-    flags: KeyValues = NOTHING,
+    flags: KeyValues = NO_KEYS,
     config: Mapping[str, Any] | None = None,
     trusted: bool = False,
-) -> "KeyValues":
+) -> KeyValues:
     """Resolve a model's exit keys: flag over exit_config.json over config.json over default.
 
     Args:
@@ -60,38 +74,69 @@ def resolve(
         table: the keys of the model's mode.
         flags: typed values of flags; keys that decide no exit are left out.
         config: the content of config.json, where it has been read already.
-        trusted: is its exit_config_path the user's own?
+        trusted: whether the configuration's exit_config_path is the user's own; see
+            `overriding_file`.
 
     Raises:
         UserError: an unknown key or a value out of range, with the file or flag that holds it.
     """
     path = Path(source) if Path(source).is_file() else Path(source) / "config.json"
-    config = read_json(path) if config is None else config
     folder = path.parent
-    exit_keys, layers = table.exit_keys, depth_of(config)
-    defaults = {name: key.initial(layers) for name, key in exit_keys.items()}
-    found = KeyValues.given(defaults, "default")
+    if config is None:
+        config = read_json(path)
+    layers = layer_count(config)
+    defaults = {name: key.initial(layers) for name, key in table.exit_keys.items()}
+    resolved = KeyValues.from_source(defaults, "default")
 
-    def add(values: Mapping[str, Any], source: str, where: str | Path) -> None:
-        nonlocal found
-        stated = {name: values[name] for name in exit_keys if values.get(name) is not None}
-        try:
-            typed = {name: checked(name, x, exit_keys, layers) for name, x in stated.items()}
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from error
-        found = found.under(KeyValues.given(typed, source))
+    values = exit_values(config, table, layers, place=path)
+    resolved = resolved.overridden_by(KeyValues.from_source(values, path.name))
 
-    add(config, path.name, path)
-    has_file = "exit_config_path" in table.keys
-    if has_file and (file := overriding_file(config, folder, trusted)):
-        add(read_overrides(file, table), os.path.relpath(file, folder), file)
+    file = None
+    if "exit_config_path" in table.keys:
+        file = overriding_file(config, folder, trusted)
+    if file is not None:
+        values = exit_values(read_overrides(file, table), table, layers, place=file)
+        file_name = os.path.relpath(file, folder)
+        resolved = resolved.overridden_by(KeyValues.from_source(values, file_name))
+
     for name, value in flags.values.items():
-        add({name: value}, flags.sources[name], flags.sources[name])
-    return found
+        flag = flags.sources[name]
+        values = exit_values({name: value}, table, layers, place=flag)
+        resolved = resolved.overridden_by(KeyValues.from_source(values, flag))
+    return resolved
 
 
-def depth_of(config: Mapping[str, Any]) -> int | None:
-    """Return num_hidden_layers; None for no number of layers, which loading the model refuses."""
+def exit_values(
+    values: Mapping[str, Any], table: KeyTable, layers: int | None, place: str | Path
+) -> dict[str, Any]:
+    """Select the exit keys that have a value, and check them.
+
+    Args:
+        values: any keys; None stands for no value.
+        table: the keys of the model's mode.
+        layers: the model's num_hidden_layers, where it is known.
+        place: the file or flag that holds the values.
+
+    Raises:
+        UserError: a value out of range, with its place.
+    """
+    typed = {}
+    for name in table.exit_keys:
+        value = values.get(name)
+        if value is None:
+            continue
+        try:
+            typed[name] = checked(name, value, table.exit_keys, layers)
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from error
+    return typed
+
+
+def layer_count(config: Mapping[str, Any]) -> int | None:
+    """Return num_hidden_layers, or None where it is no number of layers.
+
+    Loading the model refuses such a configuration.
+    """
     layers = config.get("num_hidden_layers")
     return layers if isinstance(layers, int) and layers > 0 else None
 
@@ -102,36 +147,45 @@ def overriding_file(
     """Return the folder's exit_config.json, or the file that `exit_config_path` names, if any.
 
     The path is relative to `folder`; a folder stands for the exit_config.json in it. A path to
-    nothing is one warning, since published configurations carry their author's paths. Raises
-    UserError for a file outside `folder`: a foreign config.json may not read any. A `trusted`
-    path, the user's own, may lead anywhere, and to nothing is an error.
+    nothing is one warning, since published configurations carry their author's paths.
+
+    Args:
+        config: the content of the folder's config.json.
+        folder: the model's folder.
+        trusted: whether the path is the user's own. It may then lead anywhere, and a path to
+            nothing is an error.
+
+    Raises:
+        UserError: the file is outside `folder`, as a foreign config.json may not read any file; or
+            a trusted path leads to nothing.
     """
-    named, own = config.get("exit_config_path"), Path(folder) / EXIT_FILE
-    if not named or not isinstance(named, str):  # what is no text, loading the model refuses
-        named = EXIT_FILE if own.exists() else ""
-    if not named:
+    default_file = Path(folder) / EXIT_FILE
+    name = config.get("exit_config_path")
+    # Loading the model refuses a value that is not a string.
+    is_stated = isinstance(name, str) and name != ""
+    if not is_stated and not default_file.exists():
         return None
-    path = Path(folder) / named
+    path = Path(folder) / name if is_stated else default_file
     if os.path.isdir(path):
         path /= EXIT_FILE
-    if os.path.exists(path):  # unlike Path.exists, no error for a name too long
+    if os.path.exists(path):  # unlike Path.exists, no error for a name that is too long
         if trusted or resolve_within(folder, path.absolute()):
             return path
         raise UserError(
-            f"exit_config_path {named} leads out of {folder}: copy the file there, and give its "
-            "name by change_config.py --key exit_config_path"
+            f"exit_config_path {name if is_stated else EXIT_FILE} leads out of {folder}: copy the "
+            "file there, and give its name by change_config.py --key exit_config_path"
         )
     if trusted:
         raise UserError(f"exit_config_path {path} does not exist")
-    found = own if own.exists() else None
-    logger.warning("exit_config_path %s does not exist: %s", path, found or "no overrides")
-    return found
+    file = default_file if default_file.exists() else None
+    logger.warning("exit_config_path %s does not exist: %s", path, file or "no overrides")
+    return file
 
 
 def read_overrides(path: Path, table: KeyTable) -> dict[str, Any]:
-    """Read an exit_config.json; UserError for an unknown key."""
+    """Read an exit_config.json; raises UserError for an unknown key."""
     values = read_exit_file(path)
-    values.pop("provenance", None)  # of a sweep: what the keys were chosen for
+    values.pop("provenance", None)  # a sweep writes there what the keys were chosen for
     for name in values.keys() - table.keys.keys() - table.ignored.keys():
         near = nearest_names(name, list(table.exit_keys))
         raise UserError(f"{path}: unknown key {name} = {values[name]!r}; {near}")
@@ -139,11 +193,24 @@ def read_overrides(path: Path, table: KeyTable) -> dict[str, Any]:
 
 
 def read_exit_file(path: Path) -> dict[str, Any]:
-    """Read the JSON object in an exit_config.json; no file and an empty one are an empty object."""
-    return read_json(path) if path.exists() and read_regular_file(path).strip() else {}
+    """Read the JSON object in an exit_config.json.
+
+    A missing file and an empty one are an empty object.
+    """
+    if not path.exists() or not read_regular_file(path).strip():
+        return {}
+    return read_json(path)
 
 
 def describe(setting: Setting) -> str:
-    """Write "bias_1, exit_thres 0.3, cnt_thres 4": for messages and titles."""
-    name, *keys = [item for item in setting.items() if not isinstance(item[1], list)]
-    return ", ".join([name[1], *(f"{k} {x if isinstance(x, str) else f'{x:g}'}" for k, x in keys)])
+    """Describe a rule's setting for messages and titles: "bias_1, exit_thres 0.3, cnt_thres 4".
+
+    setting: the rule's name first, then the keys that it reads. Lists are left out.
+    """
+    shown = {key: value for key, value in setting.items() if not isinstance(value, list)}
+    rule_key, *other_keys = shown
+    parts = [shown[rule_key]]
+    for key in other_keys:
+        value = shown[key]
+        parts.append(f"{key} {value}" if isinstance(value, str) else f"{key} {value:g}")
+    return ", ".join(parts)

@@ -1,13 +1,13 @@
-"""Encoders with layers of their own that are read as ALBERTs: BERT, RoBERTa and ELECTRA. No torch.
+"""Encoders whose layers are not shared, read as ALBERTs: BERT, RoBERTa and ELECTRA. Loads no torch.
 
-Each is an ALBERT of as many groups as layers, whose mapping is the identity where the embedding is
-as wide as the hidden state. A family has a row of FAMILIES: regular expressions of its tensors'
-names, and what takes their place, before LAYER_NAMES.
+Such an encoder is an ALBERT with as many layer groups as layers, whose mapping from embedding to
+hidden state is the identity where both are equally wide.
 """
 
 MAPPING = "encoder.embedding_hidden_mapping_in"
-# RoBERTa's head for classes is a pooler and a classifier. ELECTRA's, of the same names, has another
-# activation than a pooler, so it is left out.
+# For each family, regular expressions of its tensors' names, and what takes their place; they are
+# applied before LAYER_NAMES. RoBERTa's classification head is a pooler and a classifier. ELECTRA's
+# has the same names, but another activation than a pooler, so it is left out.
 FAMILIES = {
     "bert": {r"^bert\.": ""},
     "roberta": {
@@ -17,7 +17,7 @@ FAMILIES = {
     },
     "electra": {r"^electra\.": "", r"^embeddings_project\.": f"{MAPPING}."},
 }
-# Only tokens that are no padding have positions; the first is pad_token_id + 1.
+# Families that number only the tokens that are not padding; the first is pad_token_id + 1.
 SKIP_PADDING = ("roberta",)
 LAYER_NAMES = {
     r"^pooler\.dense\.": "pooler.",

@@ -1,7 +1,7 @@
 """What a configuration key may hold, and the keys of every mode. Loads no torch.
 
-The keys are the published ones, at top level in `config.json`. `configuration.py`,
-`exit_settings.py`, `change_config.py` and docs/configuration.md follow these tables.
+The keys are the published ones, at top level in `config.json`. elbert/configuration.py,
+exit_settings.py, change_config.py and docs/configuration.md follow these tables.
 """
 
 import difflib
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from elbert_base.errors import UserError
 
-LARGEST = 3.4e38  # that a float32 holds: what a model computes with
+LARGEST_FLOAT32 = 3.4e38  # models compute in float32
 ROWS = list[list[float]]
-NOUNS = {
+NOUNS = {  # what an error calls a value of a key's type
     int: "a whole number",
     float: "a number",
     bool: "true or false",
@@ -28,45 +28,61 @@ NOUNS = {
 
 @dataclass(frozen=True)
 class Key:
-    """Values that a configuration key may hold."""
+    """What a configuration key may hold, and what a sweep tries of it.
+
+    Attributes:
+        kind: the type of its values; ROWS for a matrix.
+        default: the value where a file has none.
+        meaning: a noun phrase for help and docs/configuration.md.
+        minimum, maximum: the range of a number, both ends included.
+        choices: all that a string may be, where it is not free.
+        counts_layers: whether it is at most num_hidden_layers.
+        shapes: whether it fixes the shape of the weights, and so cannot change after training.
+        grid: what a sweep tries, for example "0:1:0.02"; "1:N" is 1 to num_hidden_layers.
+        regression_grid: the grid for predicted values, which have the labels' scale; "" for `grid`.
+        eager_when_low: whether low values let examples exit early; otherwise high ones do.
+    """
 
     kind: type
     default: Any
     meaning: str
-    minimum: float = -LARGEST
-    maximum: float = LARGEST
+    minimum: float = -LARGEST_FLOAT32
+    maximum: float = LARGEST_FLOAT32
     _: KW_ONLY
     choices: Collection[str] = ()
-    counts_layers: bool = False  # is it at most num_hidden_layers?
-    shapes: bool = False  # does it fix the shape of the weights?
-    grid: str = ""  # what a sweep tries, e.g. "0:1:0.02"; "1:N" is 1 to num_hidden_layers
-    regression_grid: str = ""  # in its place for predicted values, which have the labels' scale
-    eager_when_low: bool = False  # do low values let examples exit early? (else high ones do)
+    counts_layers: bool = False
+    shapes: bool = False
+    grid: str = ""
+    regression_grid: str = ""
+    eager_when_low: bool = False
 
     def grid_of(self, regression: bool) -> str:
         """Return what a sweep tries, for predicted values or for classes."""
-        return self.regression_grid if regression and self.regression_grid else self.grid
+        if regression and self.regression_grid:
+            return self.regression_grid
+        return self.grid
 
     def initial(self, layers: int | None = None) -> Any:
-        """Return the default for a model of so many layers."""
-        return min(self.default, layers) if self.counts_layers and layers else self.default
+        """Return the default for a model of so many layers; None where they are not known."""
+        if self.counts_layers and layers:
+            return min(self.default, layers)
+        return self.default
 
     def allowed(self) -> str:
+        """Say what the key may hold: "a number from 0 to 1"."""
         noun = NOUNS.get(self.kind, self.kind.__name__)
         if self.choices:
             return "one of " + ", ".join(self.choices)
-        if self.kind not in (int, float) or self.minimum == -LARGEST:
+        if self.kind not in (int, float) or self.minimum == -LARGEST_FLOAT32:
             return noun
-        if self.maximum == LARGEST:
+        if self.maximum == LARGEST_FLOAT32:
             return f"{noun} of at least {self.minimum:g}"
         return f"{noun} from {self.minimum:g} to {self.maximum:g}"
 
     def is_valid(self, value: Any) -> bool:
-        """Tell whether the key may hold `value`; NaN, True and False are no numbers."""
+        """Tell whether the key may hold `value`; NaN, True and False do not count as numbers."""
         if self.kind == ROWS:
-            number = float_key(0.0, "")
-            rows = value if isinstance(value, list) else [None]
-            return all(isinstance(row, list) and all(map(number.is_valid, row)) for row in rows)
+            return isinstance(value, list) and all(is_row(row) for row in value)
         if self.kind not in (int, float):
             return isinstance(value, self.kind) and (not self.choices or value in self.choices)
         if not isinstance(value, (int, float)) or isinstance(value, bool):
@@ -77,17 +93,29 @@ class Key:
         return self.kind is float or value == int(value)
 
 
-# A row each of a table.
-str_key, float_key = partial(Key, str), partial(Key, float)
-int_key, bool_key = partial(Key, int), partial(Key, bool)
+def is_row(value: Any) -> bool:
+    """Tell whether `value` is a list of finite numbers."""
+    number = float_key(0.0, "an element of a matrix")
+    return isinstance(value, list) and all(number.is_valid(element) for element in value)
+
+
+# Each makes one row of a table below.
+str_key = partial(Key, str)
+float_key = partial(Key, float)
+int_key = partial(Key, int)
+bool_key = partial(Key, bool)
 shape_key = partial(int_key, shapes=True)
 
 
 class KeyTable(NamedTuple):
     """The keys of one mode's `config.json`.
 
-    exit_keys: those that decide an exit; read at every call, so that an edit takes effect at once.
-    ignored: published keys kept but without effect; the value is a feature's name for a warning.
+    Attributes:
+        keys: all keys of the mode's own, beside ALBERT's.
+        exit_keys: those of `keys` that decide an exit; they are read at every call, so that an edit
+            takes effect at once.
+        ignored: published keys that are kept without effect, each with the name of its feature for
+            a warning, or "".
     """
 
     keys: Mapping[str, Key]
@@ -104,24 +132,22 @@ def path_keys(model_name: str) -> dict[str, Key]:
     }
 
 
-# ALBERT's own keys that fix the shape of its weights; far more is a typo that exhausts a machine.
-SIZES = {
-    name: shape_key(None, "a size", 1, 10**7)
-    for name in (
-        "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups "
-        "num_attention_heads intermediate_size inner_group_num max_position_embeddings "
-        "type_vocab_size"
-    ).split()
-}
+# ALBERT's own keys that fix the shape of its weights.
+SIZE_NAMES = (
+    "vocab_size embedding_size hidden_size num_hidden_layers num_hidden_groups num_attention_heads "
+    "intermediate_size inner_group_num max_position_embeddings type_vocab_size"
+)
+# A far larger value is a typo that would exhaust the machine's memory.
+SIZES = {name: shape_key(None, "a size", 1, 10**7) for name in SIZE_NAMES.split()}
 
-# ELBERT, as published, and of our own: window_score, label_smoothing, teacher_share and
-# teacher_temperature, thres_name's patience.
+# ELBERT. Published keys, and this suite's own: window_score, learnt_weights, label_smoothing,
+# teacher_share, teacher_temperature, correction_rank, and the rules patience and learnt.
 
-# As in RULES of elbert/rules.py, which loads torch.
+# The names in RULES of elbert/exits/rules.py, which loads torch.
 RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience", "learnt")
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 
-# What every exit rule reads, in every mode that has rules (docs/extending.md).
+# Keys that every exit rule reads, in every mode that has rules (docs/extending.md adds one).
 SHARED_EXIT_KEYS: dict[str, Key] = {}
 
 EXIT_KEYS = {
@@ -135,7 +161,7 @@ EXIT_KEYS = {
     ),
     "range_tmp": float_key(
         0.2,
-        "how far a probability or value may move in the window",
+        "largest range of a class's probability, or of a predicted value, in the window",
         0,
         grid="0.05,0.1,0.2",
         regression_grid="0.05:1:0.05,1.2:5:0.2",
@@ -156,10 +182,10 @@ ELBERT_KEYS = {
         0.0, "share of each label spread over all classes, in the losses of all exits", 0, 1
     ),
     "teacher_share": float_key(
-        0.5, "share of a teacher's answer in the loss of an example with a label", 0, 1
+        0.5, "share of the teacher's soft labels in the loss of an example with a label", 0, 1
     ),
     "teacher_temperature": float_key(
-        2.0, "temperature that softens a teacher's and the exits' answers to it", 0.01
+        2.0, "temperature that softens the teacher's and the exits' logits", 0.01
     ),
     "pooler_input": str_key("cls", "what an exit reads", choices=POOLER_INPUTS, shapes=True),
     "use_out_pooler": bool_key(
@@ -172,13 +198,17 @@ ELBERT_KEYS = {
         counts_layers=True,
     ),
     "correction_rank": shape_key(
-        0, "all layers have the same matrices, plus a correction of this rank each; 0: no", 0, 1024
+        0,
+        "rank of each layer's correction to matrices that all layers share; 0: none are shared",
+        0,
+        1024,
     ),
     "use_fc2": bool_key(False, "two-layer exit classifier", shapes=True),
     "fc_size1": shape_key(None, "width of the exit's pooled state", 1, 65536),
     "fc_size2": shape_key(None, "width between classifier1 and classifier2", 1, 65536),
 }
-# No published run turns these on.
+# Keys of ELBERT's published code that no published run turns on. Those of INERT_KEYS that name a
+# feature are warned of; the others are plumbing, or follow from the architecture.
 NO_EFFECT = (
     "exit_layer_name shared num_teachers cls_hidden_size cls_num_attention_heads kd_T kd_range "
     "kd_T_s kd_T_l kd_T_idx_s num_exit idx_lst e_label_smoothing thres_lst exit_weight_lst "
@@ -196,7 +226,7 @@ ELBERT = KeyTable(ELBERT_KEYS, EXIT_KEYS, INERT_KEYS)
 
 CRITERIA = ("sample", "threshold", "expectation")
 HALTING_HEADS = ("mlp", "linear", "linear_cat", "linear_diff")
-# Early layers of a trained model may halt with a hundredth of a percent.
+# The grid is fine at 0: early layers of a trained model may halt with a hundredth of a percent.
 CDF_GRID = "0:0.002:0.0001,0.002:0.02:0.001,0.02:1:0.02"
 
 PONDER_EXIT_KEYS = {
@@ -215,7 +245,7 @@ PONDER_KEYS = {
     "prior_type": str_key("geometric", "shape of the prior", choices=("geometric", "normal")),
     "halt_normalization": str_key(
         "renormalise",
-        "who gets the probability left after the last layer: all layers, or the last one",
+        "which layers get the probability left after the last one: all, or the last",
         choices=("renormalise", "last_layer"),
     ),
     "lambda_layer_arch": str_key("mlp", "halting head", choices=HALTING_HEADS, shapes=True),
@@ -250,7 +280,7 @@ ACT_KEYS = {
 }
 ACT = KeyTable(ACT_KEYS, ACT_EXIT_KEYS)
 
-# What --recipe sets, by name and mode: docs/results.md has the measurements.
+# The keys that --recipe sets, by its name and mode; docs/results.md has the measurements.
 RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "published": {},
     "recommended": {
@@ -270,9 +300,11 @@ MODE_KEYS = {"elbert": ELBERT, "ponder_albert": PONDER, "albert_act": ACT}
 def mode_name(model_type: object) -> str:
     """Name the mode of a --model_type or a config.json's model_type.
 
-    ELBERT's published name is `albert`. A config.json without a type, or of another, is ELBERT's.
+    ELBERT's published name is `albert`. A config.json without a type, or with the type of another
+    encoder, is ELBERT's.
     """
-    return str(model_type) if str(model_type) in MODE_KEYS else "elbert"
+    name = str(model_type)
+    return name if name in MODE_KEYS else "elbert"
 
 
 def keys_of(model_type: object) -> KeyTable:
@@ -281,9 +313,16 @@ def keys_of(model_type: object) -> KeyTable:
 
 
 def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None = None) -> Any:
-    """Convert `value` to the type of key `name`; raises UserError saying what is allowed.
+    """Convert `value` to the type of key `name`.
 
-    layers: the model's num_hidden_layers, where it is known.
+    Args:
+        name: a key of `keys`.
+        value: of a file or a flag, as JSON has it.
+        keys: a table of this file.
+        layers: the model's num_hidden_layers, where it is known.
+
+    Raises:
+        UserError: the key cannot have the value; says what is allowed.
     """
     key = keys[name]
     if not key.is_valid(value):
@@ -294,50 +333,57 @@ def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None =
 
 
 def plain_value(text: str) -> Any:
-    """Parse a text on a command line: JSON, or else the text itself."""
+    """Parse a text of a command line: JSON, or else the text itself."""
     try:
         value = json.loads(text)
-        json.dumps(value, allow_nan=False)  # NaN and Infinity are no JSON
+        json.dumps(value, allow_nan=False)  # raises for NaN and Infinity, which are not JSON
         return value
     except (ValueError, RecursionError):
-        # True/False as Python and shells write them; anything else is a name.
+        # True and False as Python and shells write them; anything else is a name.
         return {"true": True, "false": False}.get(text.lower(), text)
 
 
 def parse_value(name: str, text: str, keys: Mapping[str, Key], layers: int | None = None) -> Any:
-    """Parse a command line's `text` for key `name`."""
+    """Parse a command line's `text` for key `name`; raises UserError as `checked` does."""
     value = text if keys[name].kind is str else plain_value(text)
     return checked(name, value, keys, layers)
 
 
 def grid_values(name: str, text: str, keys: Mapping[str, Key], layers: int) -> tuple[float, ...]:
-    """List the values of key `name` in `text`, in its order.
+    """List the values of key `name` that `text` names, in its order.
 
     "0.1,0.3" is a list, "0:1:0.02" a range with both ends, "1:N" goes to the number of layers.
-    Raises UserError for what the key cannot have.
+    Raises UserError for values that the key cannot have, and for a key that is not a number.
     """
-    numbers = {name: key for name, key in keys.items() if key.kind in (int, float)}
-    if name not in numbers:
-        raise UserError(f"grid {name}={text}: {nearest_names(name, list(numbers))}")
+    number_keys = [name for name, key in keys.items() if key.kind in (int, float)]
+    if name not in number_keys:
+        raise UserError(f"grid {name}={text}: {nearest_names(name, number_keys)}")
+    values: list[float] = []
     try:
-        values = [value for piece in text.split(",") for value in expand(piece, layers)]
+        for piece in text.split(","):
+            values.extend(expand_range(piece, layers))
         return tuple(checked(name, value, keys, layers) for value in values)
     except UserError as error:
         raise UserError(f"grid {name}={text}: {error}") from error
 
 
-def expand(piece: str, layers: int) -> list[float]:
-    """List the numbers of "0.3", "1:N" or "0:1:0.02"."""
+def expand_range(piece: str, layers: int) -> list[float]:
+    """List the numbers of "0.3", "1:N" or "0:1:0.02"; raises UserError for anything else."""
     try:
         numbers = [float(layers if part == "N" else part) for part in piece.split(":")]
         if len(numbers) == 1:
             return numbers
-        start, stop, step = numbers if len(numbers) == 3 else [*numbers, 1.0]
+        if len(numbers) == 2:
+            numbers.append(1.0)
+        start, stop, step = numbers
+        # Rounding must not lose the last value of a range such as 0:1:0.02.
         count = math.floor((stop - start) / step + 1e-9) + 1
     except (ValueError, ZeroDivisionError, OverflowError) as error:
         raise UserError("expected a number, FROM:TO, or FROM:TO:STEP") from error
-    if not 0 < count <= 100_000:
-        raise UserError(f"{'an empty' if count < 1 else 'too large a'} range")
+    if count < 1:
+        raise UserError("an empty range")
+    if count > 100_000:
+        raise UserError("too large a range")
     return [round(start + i * step, 10) for i in range(count)]
 
 

@@ -1,6 +1,6 @@
 """Shorten OpenMP's spin-wait, stop glibc from returning freed memory, and name the machine.
 
-Loads no torch by itself.
+Importing this module loads no torch.
 """
 
 import ctypes
@@ -19,53 +19,68 @@ from elbert_base.errors import UserError
 
 logger = logging.getLogger(__name__)
 
-# GNU OpenMP, which torch's wheels for Linux bring along, spins this often before a thread sleeps.
-# Its own count, 300,000, takes milliseconds at every barrier: beside another busy process, threads
-# then wait awake for one that has no processor. See docs/speed_internals.md, "How threads wait".
+# How often a waiting thread of GNU OpenMP, which torch's wheels for Linux bring along, looks again
+# before it sleeps. The library's default, 300,000, takes milliseconds at every barrier: beside
+# another busy process, threads then wait awake for one that has no processor. See
+# docs/speed_internals.md, "How threads wait".
 SPIN_COUNT = 3000
-OWN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # where the user says so
+SPIN_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # where a user sets how threads wait
 
 
-def waiting() -> dict[str, str]:
-    """Variables to set before torch is imported: nothing where the user has set it.
+def spin_environment() -> dict[str, str]:
+    """Return the environment variables to set before torch is imported, for a short spin count.
 
-    Other OpenMP libraries do not read it.
+    There are none where the user has set how threads wait. Other OpenMP libraries than GNU's do
+    not read them.
     """
-    return {} if any(name in os.environ for name in OWN) else {"GOMP_SPINCOUNT": str(SPIN_COUNT)}
+    if any(name in os.environ for name in SPIN_VARIABLES):
+        return {}
+    return {"GOMP_SPINCOUNT": str(SPIN_COUNT)}
 
 
 @contextmanager
 def noticing_contention(device: Any) -> Iterator[None]:
-    """Warn once if a pass within shared its processors while OpenMP's own spin count held.
+    """Warn once if the code within shared its processors while OpenMP's default spin count held.
 
-    Its threads then computed or spun for less than three quarters of the time: one alone on its
-    processors does so for nearly all of it. device: torch's.
+    The threads of a process alone on its processors compute or spin for nearly all of the time.
+    Less than three quarters of it means that other processes ran there as well.
+
+    device: the torch.device that computes; only a CPU has such threads.
     """
     import torch
 
-    wall, used = time.perf_counter(), time.process_time()
+    wall_start = time.perf_counter()
+    cpu_start = time.process_time()
     yield
-    wall, used = time.perf_counter() - wall, time.process_time() - used
-    threads = torch.get_num_threads() if device.type == "cpu" and sys.platform == "linux" else 1
-    if threads > 1 and waiting() and used < 0.75 * threads * wall:
+    wall_seconds = time.perf_counter() - wall_start
+    cpu_seconds = time.process_time() - cpu_start  # of all threads
+    if device.type != "cpu" or sys.platform != "linux":
+        return  # torch's wheels have GNU OpenMP on Linux alone
+    threads = torch.get_num_threads()
+    is_shared = cpu_seconds < 0.75 * threads * wall_seconds
+    has_default_spin_count = bool(spin_environment())
+    if threads > 1 and is_shared and has_default_spin_count:
         warn_of_spinning()
 
 
-@cache
+@cache  # once in a process
 def warn_of_spinning() -> None:
+    """Tell how to shorten the spin count: importing the package sets no variable by itself."""
     logger.warning(
-        "this processor is shared, and PyTorch's threads waste it waiting for each other: start "
-        "Python with GOMP_SPINCOUNT=%d, as the scripts do",
+        "other processes use this processor too, and PyTorch's threads waste time on it while they "
+        "wait for each other: start Python with the environment variable GOMP_SPINCOUNT=%d (this "
+        "project's scripts set it themselves)",
         SPIN_COUNT,
     )
 
 
-# The C library's malloc.h.
-M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
+# Parameters of mallopt, from the C library's malloc.h.
+M_TRIM_THRESHOLD = -1
+M_MMAP_MAX = -4
 
 
 def keep_freed_memory() -> None:
-    """Make this process keep the memory that it frees: it stays as large as it once was.
+    """Make this process keep the memory that it frees, so that it stays as large as it once was.
 
     Otherwise glibc hands large tensors back to the system whenever a pass is done with them, and
     the system clears every page before the next pass may have it (docs/speed_internals.md, "Freed
@@ -73,12 +88,15 @@ def keep_freed_memory() -> None:
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
-        libc.mallopt(M_MMAP_MAX, 0)  # large blocks come from the heap as small ones do
-        libc.mallopt(M_TRIM_THRESHOLD, -1)  # which never shrinks
+        libc.mallopt(M_MMAP_MAX, 0)  # large blocks come from the heap, as small ones do
+        libc.mallopt(M_TRIM_THRESHOLD, -1)  # and the heap never shrinks
 
 
 def launched_processes() -> int:
-    """Count the processes of a launcher such as torchrun; UserError for what is no number."""
+    """Count the processes of a launcher such as torchrun; 1 without a launcher.
+
+    Raises UserError where one of a launcher's variables is not a whole number.
+    """
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         value = os.environ.get(name, "0")
         if not value.lstrip("-").isdecimal():
@@ -87,7 +105,7 @@ def launched_processes() -> int:
 
 
 def environment(device: Any) -> dict[str, str]:
-    """Return what numbers were measured with: torch's `device`, its threads, and the versions."""
+    """Describe what numbers were measured with: torch's `device`, its threads, the versions."""
     import torch
     import transformers
 
@@ -102,8 +120,10 @@ def environment(device: Any) -> dict[str, str]:
 
 
 def processor() -> str:
-    """Return the processor's model name where Linux tells it."""
+    """Return the processor's model name as Linux gives it, or else Python's name for it."""
     cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(iter(models), platform.processor())
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

@@ -1,1 +1,1 @@
-"""Running a model over a data set: the three modes, their reports and their pictures."""
+"""run_glue.py's evaluation and prediction, and the texts that calibrate an int8 file."""

@@ -7,17 +7,18 @@ import torch
 from accelerate import Accelerator
 
 from answers.predict import is_main, run_all
-from answers.report import write_predictions
+from answers.prediction_files import write_predictions
 from elbert.cpu_packing import EMULATED, dtype_of, is_emulated
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import KeyValues
-from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
+from glue.splits import Split
+from glue.tasks import Task, describe_task, evaluation_tasks, prediction_tasks
 from modes import MODES, trained_mode
 from modes.base import Mode
 from runs.console import log_facts
 from runs.flags import as_dict
-from runs.folder import results_folder
 from runs.job import Job, find_task, open_job
+from runs.output_dir import results_folder
 from runs.settings import GlueSettings
 
 logger = logging.getLogger(__name__)
@@ -28,12 +29,12 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
     directory, evaluation = Path(settings.run.output_dir), settings.evaluation
     mode = MODES[settings.mode.model_type]
     task = find_task(settings.data, directory)
-    statistics_dir = evaluation.statistics_dir and Path(evaluation.statistics_dir)
+    statistics_dir = Path(evaluation.statistics_dir) if evaluation.statistics_dir else None
     for part, suffix in evaluation_tasks(task):
         split = Split(part, settings.data.folder, "dev")
         job = open_evaluation(settings, accelerator, mode, task, split)
         facts = {
-            "Task": about(part),
+            "Task": describe_task(part),
             "Device": f"{job.model.device}, dtype {evaluation.dtype}",
             "Num examples": job.features.size,
             "Batch size": job.batch_size,
@@ -46,7 +47,7 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
             directory,
             dtype=evaluation.dtype,
             full_depth=not evaluation.skip_full_depth,
-            statistics_dir=statistics_dir or None,
+            statistics_dir=statistics_dir,
         )
         if is_main():
             job.check_unchanged()
@@ -62,14 +63,17 @@ def predict(settings: GlueSettings, accelerator: Accelerator) -> None:
     for part in prediction_tasks(task, folder):
         split = Split(part, folder, "test")
         job = open_evaluation(settings, accelerator, mode, task, split)
-        job = job.in_type(settings.evaluation.dtype)
-        predictions = run_all(job, mode.run)
+        predictions = run_all(job.in_type(settings.evaluation.dtype), mode.run)
         if is_main():
             ending = "" if part.name == task.name else f"-{part.name}"
-            details = mode.details(predictions)
-            examples = list(split.examples())
-            name = f"predictions{ending}.tsv"
-            write_predictions(job, predictions, examples, details, directory, name)
+            write_predictions(
+                job,
+                predictions,
+                examples=list(split.examples()),
+                details=mode.details(predictions),
+                output=directory,
+                name=f"predictions{ending}.tsv",
+            )
 
 
 def open_evaluation(

@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from elbert import UserError
 from elbert.loading.tokenizers import load_tokenizer
-from glue.tasks import get_task, read_examples
+from glue.splits import read_examples
+from glue.tasks import get_task
 from modes import trained_mode
 from runs.files import write_text
 from runs.flags import FlagParser
@@ -119,14 +120,16 @@ def main() -> None:
     examples = [{"texts": [text]} for text in args.opening] + examples
     with TemporaryDirectory() as folder:
         model_dir = page_model(args, Path(folder) / "model")
-        known = page_facts(model_dir) | {"intro": args.intro, "examples": examples}
+        facts = page_facts(model_dir) | {"intro": args.intro, "examples": examples}
         # With every layer's answer, and the rule's numbers as inputs that JavaScript can set.
-        where = ["--model_dir", str(model_dir), "--output", str(args.output_dir / "model.onnx")]
-        more = ["--int8"] if args.int8 else []
-        call("export_onnx.py", [*where, "--layer_logits", "--no_defaults", *more])
+        flags = ["--model_dir", str(model_dir), "--output", str(args.output_dir / "model.onnx")]
+        flags += ["--layer_logits", "--no_defaults"]
+        if args.int8:
+            flags.append("--int8")
+        call("export_onnx.py", flags)
         for name in TOKENIZER:
             shutil.copy(model_dir / name, args.output_dir)
-    write_text(args.output_dir / "about.json", json.dumps(known) + "\n")
+    write_text(args.output_dir / "about.json", json.dumps(facts) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from elbert_base.errors import UserError
-from glue.tasks import TASKS, read_examples
+from glue.splits import read_examples
+from glue.tasks import TASKS
 from runs.files import write_text
 from runs.flags import FlagParser
 from runs.processes import run_script
@@ -22,13 +23,13 @@ from runs.processes import run_script
 def documents(data_dir: Path, split: str) -> list[str]:
     """List the sentences of every example of "train" or "dev", a line each; no example twice."""
     tasks = [task for task in TASKS.values() if "train" in task.files and task.folder]
-    found: dict[str, None] = {}
+    unique: dict[str, None] = {}
     for folder in sorted(data_dir.glob("*/")):
         task = next((task for task in tasks if folder.name.startswith(task.folder)), None)
         for example in read_examples(task, folder, split) if task else ():
             texts = [" ".join(x.split()) for x in (example.text_a, example.text_b) if x]
-            found["\n".join(text for text in texts if text)] = None
-    return list(found)
+            unique["\n".join(text for text in texts if text)] = None
+    return list(unique)
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 python examples/onnx_python.py sst2.onnx out/sst2/tokenizer.json "A moving, funny film."
 
-Exits are those of the file's own rule. To set another threshold, change about["rule"] below.
+Exits are those of the file's own rule. To set another threshold, change facts["rule"] below.
 """
 
 import json
@@ -18,9 +18,10 @@ file, tokenizer, *texts = sys.argv[1:]
 options = onnxruntime.SessionOptions()
 options.log_severity_level = 3  # it warns of inputs that have defaults
 session = onnxruntime.InferenceSession(file, options)
-about = {k: json.loads(v) for k, v in session.get_modelmeta().custom_metadata_map.items()}
+metadata = session.get_modelmeta().custom_metadata_map
+facts = {name: json.loads(value) for name, value in metadata.items()}
 text = Tokenizer.from_file(tokenizer).encode(texts[0], texts[1] if texts[1:] else None)
-repeats = about["cls_tokens"] - 1  # a ponder model reads [CLS] twice
+repeats = facts["cls_tokens"] - 1  # a ponder model reads [CLS] twice
 feed = {
     "input_ids": np.array([text.ids[:1] * repeats + text.ids]),
     "attention_mask": np.array([text.attention_mask[:1] * repeats + text.attention_mask]),
@@ -28,18 +29,17 @@ feed = {
 }
 names = [value.name for value in session.get_inputs()]
 for value in session.get_inputs():  # the rule's own numbers
-    if value.name in about["rule"]:
+    if value.name in facts["rule"]:
         kind = np.int64 if value.type == "tensor(int64)" else np.float32
-        feed[value.name] = np.array(about["rule"][value.name], kind)
+        feed[value.name] = np.array(facts["rule"][value.name], kind)
 if "draws" in names:  # PonderNet halts by chance: a uniform number for each text
     feed["draws"] = np.random.default_rng().random(1, np.float32)
 outputs = [value.name for value in session.get_outputs()]
-found = dict(zip(outputs, session.run(outputs, feed), strict=True))
-logits = found["logits"][0]
-label = about["labels"][logits.argmax()]
-if about["problem_type"] == "multi_label_classification":
-    there = [name for name, logit in zip(about["labels"], logits, strict=True) if logit > 0]
-    label = ", ".join(there) or "no label"
-print(
-    f"{label}, after layer {found['exit_layer' if 'exit_layer' in found else 'layers_run'].max()}"
-)
+arrays = dict(zip(outputs, session.run(outputs, feed), strict=True))
+logits = arrays["logits"][0]
+label = facts["labels"][logits.argmax()]
+if facts["problem_type"] == "multi_label_classification":
+    labels = [name for name, logit in zip(facts["labels"], logits, strict=True) if logit > 0]
+    label = ", ".join(labels) or "no label"
+depth = arrays["exit_layer"] if "exit_layer" in arrays else arrays["layers_run"]
+print(f"{label}, after layer {depth.max()}")

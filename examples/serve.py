@@ -29,9 +29,9 @@ from typing import Annotated, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from elbert_base.runtime import keep_freed_memory, waiting
+from elbert_base.runtime import keep_freed_memory, spin_environment
 
-os.environ.update(waiting())  # before torch is imported
+os.environ.update(spin_environment())  # before torch is imported
 
 import torch
 
@@ -100,9 +100,9 @@ class QueuedBatcher(DepthBatcher):
 
     def reply(self, request: Waiting, logits: torch.Tensor, exit_layer: int) -> None:
         waited = round(1e3 * (time.perf_counter() - request.arrived), 1)
-        more = {"exit_layer": exit_layer, "milliseconds": waited}
+        depth = {"exit_layer": exit_layer, "milliseconds": waited}
         if request.answer.set_running_or_notify_cancel():  # no client that has gone
-            request.answer.set_result(self.classifier.answer(logits, more, top_k=1))
+            request.answer.set_result(self.classifier.answer(logits, depth, top_k=1))
 
 
 class Server:
@@ -186,8 +186,12 @@ def main() -> None:
     add("--queue", default=1000, help="most texts that wait")
     add("--max_body_size", default=1_000_000, help="most bytes in a request")
     add("--shutdown_seconds", default=20, help="seconds for open requests after SIGTERM")
-    named = {"choices": (*DTYPES, "auto"), "default": "fp32"}
-    parser.add_argument("--dtype", **named, help="auto: bf16 where the processor has it")
+    parser.add_argument(
+        "--dtype",
+        choices=(*DTYPES, "auto"),
+        default="fp32",
+        help="auto: bf16 where the processor has it",
+    )
     args = parser.parse_args()
     keep_freed_memory()
     server = Server(args.model_dir, args.slots, args.queue, args.max_body_size, args.dtype)
@@ -195,8 +199,9 @@ def main() -> None:
     schema = {"content": {"application/json": {"schema": Body.model_json_schema()}}}
     app.post("/classify", openapi_extra={"requestBody": schema})(server.classify)
     app.get("/health")(server.health)
-    wait = {"timeout_graceful_shutdown": args.shutdown_seconds}
-    uvicorn.run(app, host=args.host, port=args.port, **wait)
+    uvicorn.run(
+        app, host=args.host, port=args.port, timeout_graceful_shutdown=args.shutdown_seconds
+    )
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ def main() -> None:
             for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
                 start = [str(len(lines) - 1), row["pair_ID"], f"{row['pair_ID']}s", "sick"]
                 texts = [row["sentence_A"], row["sentence_B"]]
-                given = [row["entailment_judgment"].lower()] * len(labels)
-                lines.append("\t".join([*start, *("-" for _ in PARSES), *texts, *given]))
+                judgments = [row["entailment_judgment"].lower()] * len(labels)
+                lines.append("\t".join([*start, *("-" for _ in PARSES), *texts, *judgments]))
         table = args.output / f"{name}.tsv"
         table.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
         print(f"{table}: {len(lines) - 1} pairs")

@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
+from answers.exit_metrics import at_exit
 from answers.sweep import Sweep
 from elbert_base.errors import UserError
 from elbert_base.keys import Key
 from exit_lab.goals import Goal, MaxCost, MaxLatency, MaxRisk
-from glue.metrics import at_exit
 
 TOLERANCE = 1e-9  # of comparisons between sums that are equal on paper
 

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from answers.report import predictions_of
+from answers.exit_metrics import bootstrap_weights
+from answers.measures import predictions_of
 from answers.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION, Recording, Sweep
 from elbert.configuration import EarlyExitConfig
-from elbert.onnx_file import labels_in
+from elbert.loading.configs import label_names
 from elbert.rules import scan_answers
 from elbert_base.errors import UserError
 from exit_lab.choice import TOLERANCE, Parts
 from exit_lab.estimates import estimate, widen_shares
 from exit_lab.frontiers import FrontierSet, Point, frontier_set
-from glue.metrics import METRICS, bootstrap_weights
+from glue.metrics import METRICS
 from runs.console import markdown_table
-from runs.files import RunFolder
+from runs.folder import RunFolder
 from runs.job import Job
 
 RESAMPLES = 1000  # of the intervals
@@ -169,7 +170,7 @@ def compare_two_models(sides: Mapping[str, Sequence[tuple[Job, Recording]]], see
     """
     jobs = [job for job, _ in chain.from_iterable(sides.values())]
     task, count = jobs[0].task, len(jobs[0].features)
-    label_orders = {str(labels_in(job.config)) for job in jobs}
+    label_orders = {str(label_names(job.config)) for job in jobs}
     if not task.folder and len(label_orders) > 1:  # GLUE's labels have one order
         raise UserError(f"--compare {' '.join(sides)}: the models' labels differ")
     resample_weights = bootstrap_weights(count, RESAMPLES, seed)

@@ -15,10 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from answers.exit_metrics import bootstrap_weights, interval
+from answers.frontier import concave_hull, frontier
 from answers.sweep import ORACLE, RANDOM_MIXTURE, TRUNCATION, Sweep
 from exit_lab.tables import Row, baseline_rows, best_rows
-from glue.metrics import bootstrap_weights, concave_hull, frontier, interval
-from glue.tasks import Example, label_text
+from glue.splits import Example
+from glue.submission import label_text
 
 # What the page is made of: the file for each place {{name}} in the template, which is "page".
 PAGE_FILES = {

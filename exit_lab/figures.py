@@ -4,10 +4,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from answers.exit_metrics import interval
 from answers.figures import COLOURS, INK, SOFT, styled
 from answers.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION
 from exit_lab.frontiers import FrontierSet
-from glue.metrics import interval
 from glue.tasks import Task
 
 COLUMNS = 4  # of panels

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from answers.exit_metrics import bootstrap_weights
+from answers.frontier import concave_hull, frontier
 from answers.sweep import BASELINES, ORACLE, RANDOM_MIXTURE, Sweep
 from exit_lab.choice import TOLERANCE, Parts
 from exit_lab.estimates import Estimate, estimate
-from glue.metrics import bootstrap_weights, concave_hull, frontier
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 
+from answers.exit_metrics import at_exit
 from answers.figures import save_figure
 from answers.predict import is_main
 from answers.scores import remarks
@@ -30,14 +31,14 @@ from exit_lab.recording import RECORDING, load_or_record
 from exit_lab.settings import SweepRequest
 from exit_lab.tables import write_tables
 from exit_lab.verify import verify
-from glue.metrics import at_exit
-from glue.tasks import Example, Split, Task
+from glue.splits import Example, Split
+from glue.tasks import Task
 from modes import trained_mode
 from modes.base import Mode
-from runs.files import RunFolder
 from runs.flags import as_dict
-from runs.folder import check_finished
+from runs.folder import RunFolder
 from runs.job import Job, find_task, open_job
+from runs.output_dir import check_finished
 from runs.start import make_accelerator, start_script
 
 BAND_RESAMPLES = 400  # of a figure's intervals

@@ -7,11 +7,12 @@ from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from answers.measures import labels_of
 from answers.predict import Predictions, is_main, record_layers
-from answers.report import labels_of
 from answers.sweep import Recording, flops_of
 from elbert_base.errors import UserError
-from runs.files import RunFolder, fingerprint
+from runs.fingerprint import fingerprint
+from runs.folder import RunFolder
 from runs.job import Job
 
 RECORDING = "all_logits.safetensors"

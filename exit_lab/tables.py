@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from answers.frontier import concave_hull, frontier
 from answers.sweep import ORACLE, RANDOM_MIXTURE, TRUNCATION, Sweep
-from glue.metrics import concave_hull, frontier
 from glue.tables import as_csv
-from runs.files import RunFolder
+from runs.folder import RunFolder
 
 Row = dict[str, Any]  # of a CSV file: cells by column
 

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from elbert_base.errors import UserError
+from glue.splits import Split, parse_number, split_labels
 from glue.tables import SUFFIXES, kind_of, read_table
-from glue.tasks import TWO, Split, Task, parse_number, split_labels
+from glue.tasks import TWO_SENTENCES, Task
 
 logger = logging.getLogger(__name__)
 
@@ -20,73 +21,131 @@ def custom_task(
     label_column: str | None = None,
     separator: str | None = None,
 ) -> Task:
-    """Make a task of tables for train, dev and test (see `read_table`).
+    """Make a task of the user's own tables; see `read_table` for their kinds.
 
-    Their columns are sentence1, perhaps sentence2, and label, unless others are named, A or A,B.
+    Columns and labels are read from the first file that is given. If all labels are numbers and at
+    least one is not whole, the task is regression.
 
-    `labels` are a trained model's, empty for regression. A file with as many labels of its own is
-    read with these, in their order, which a warning says. Without `labels` they are those of the
-    training file (else of the validation file), sorted, as numbers when all are numbers. If all
-    are numbers and at least one is not whole, the task is regression. With a `separator` a cell
-    holds any number of labels; several label columns, A,B,C, are a label each, of 0 and 1. Raises
-    UserError.
+    Args:
+        files: the table of each split: train, dev and test.
+        labels: a trained model's, in their order; empty for regression. A file with as many labels
+            of its own is read with these instead, in their order, and a warning says so. Default:
+            the labels in the file, sorted, as numbers where all are numbers.
+        text_columns: A or A,B. Default: sentence1, and sentence2 where the file has it.
+        label_column: default: label. Several columns, A,B,C, are a label each, of 0 and 1.
+        separator: between the labels in a cell, which then holds any number of them.
+
+    Raises:
+        UserError: no file; a table that cannot be read; fewer than two labels.
     """
+    paths = _absolute_paths(files)
+    first_split = next(iter(paths))
+    task = Task(
+        name="custom",
+        folder="",
+        submission="custom.tsv",
+        files=paths,
+        label_column=label_column or "label",
+        labels=(),
+        metric="corr",
+    )
+    table = Split(task, data_dir="", name=first_split).path
+    task = replace(task, text_columns=_text_columns(text_columns, table))
+    if separator or "," in task.label_column:
+        task = replace(task, multi_label=True, separator=separator or "")
+    split = Split(task, data_dir="", name=first_split)
+    label_names = _label_names(split, labels)
+    if len(label_names) == 1 or (task.multi_label and not label_names):
+        only = repr(label_names[0]) if label_names else "none"
+        raise UserError(f"{table}: the only label is {only}; there must be 2 or more")
+    if task.multi_label:
+        metric = "f1_micro"
+    elif label_names:
+        metric = "acc"
+    else:
+        metric = "corr"
+    return replace(task, labels=tuple(label_names), metric=metric)
+
+
+def _absolute_paths(files: Mapping[str, str | Path | None]) -> dict[str, str]:
+    """Return the path of each split that has a file; raises UserError for none, or another kind."""
     paths = {name: str(Path(file).absolute()) for name, file in files.items() if file}
     if not paths:
         raise UserError("give at least one of --train_file, --validation_file and --test_file")
-    for file in paths.values():
-        if kind_of(Path(file)) not in SUFFIXES:
+    for path in paths.values():
+        if kind_of(Path(path)) not in SUFFIXES:
             endings = " ".join(SUFFIXES)
-            raise UserError(f"{file}: the name must end in one of: {endings} (or these with .gz)")
-    names = tuple(name.strip() for name in text_columns.split(",")) if text_columns else ()
-    if len(names) > 2 or not all(names):
-        raise UserError(f"--text_column_names {text_columns}: give the name of one column, or A,B")
-    task = Task("custom", "", "custom.tsv", files=paths, labels=(), metric="corr")
-    split = Split(task, "", next(iter(paths)))
-    columns, _ = read_table(split.path)
-    names = names or (TWO if "sentence2" in columns else TWO[:1])
-    task = replace(task, text_columns=names, label_column=label_column or "label")
-    several = tuple(name.strip() for name in task.label_column.split(","))
-    if separator or len(several) > 1:
-        task = replace(task, multi_label=True, separator=separator or "")
-        labels = labels or (_discover_labels(split, task) if separator else several)
-    elif labels is None:
-        labels = _discover_labels(split, task)
-    elif labels and split.name != "test":
-        own = _discover_labels(split, task)
-        if len(own) == len(labels) and not {*own} <= {*labels}:
-            pairs = ", ".join(f"{one} as {name}" for one, name in zip(own, labels, strict=True))
-            logger.warning(
-                "%s: the labels are taken, in their order, for the model's: %s", split.path, pairs
-            )
-            labels = own
-    if len(labels) == 1 or (task.multi_label and not labels):
-        only = repr(labels[0]) if labels else "none"
-        raise UserError(f"{split.path}: the only label is {only}; there must be 2 or more")
-    metric = "f1_micro" if task.multi_label else "acc" if labels else "corr"
-    return replace(task, labels=tuple(labels), metric=metric)
+            raise UserError(f"{path}: the name must end in one of: {endings} (or these with .gz)")
+    return paths
 
 
-def _discover_labels(split: Split, task: Task) -> list[str]:
-    """Return the sorted labels of a file; [] where they are scores."""
-    path = split.path
+def _text_columns(flag: str | None, table: Path) -> tuple[str, ...]:
+    """Return the columns that --text_column_names names, or by default those that a table has."""
+    if flag:
+        names = tuple(name.strip() for name in flag.split(","))
+        if len(names) > 2 or not all(names):
+            raise UserError(f"--text_column_names {flag}: give the name of one column, or A,B")
+        return names
+    columns, _ = read_table(table)
+    return TWO_SENTENCES if TWO_SENTENCES[1] in columns else TWO_SENTENCES[:1]
+
+
+def _label_names(split: Split, model_labels: Sequence[str] | None) -> Sequence[str]:
+    """Return the names of the labels in the order of their ids; empty for regression."""
+    task = split.task
+    if task.multi_label and not model_labels:
+        if task.separator:
+            return _discover_labels(split)
+        return [name.strip() for name in task.label_column.split(",")]
+    if model_labels is None:
+        return _discover_labels(split)
+    if task.multi_label or not model_labels or split.name == "test":
+        return model_labels
+    file_labels = _discover_labels(split)
+    is_same_number = len(file_labels) == len(model_labels)
+    if not is_same_number or set(file_labels) <= set(model_labels):
+        return model_labels
+    renamings = [
+        f"{file_label} as {model_label}"
+        for file_label, model_label in zip(file_labels, model_labels, strict=True)
+    ]
+    logger.warning(
+        "%s: the labels are taken, in their order, for the model's: %s",
+        split.path,
+        ", ".join(renamings),
+    )
+    return file_labels
+
+
+def _discover_labels(split: Split) -> list[str]:
+    """Return the sorted labels of a file; [] where they are scores.
+
+    Raises UserError for a test file, a row without a label, and numbers that are equal or not
+    finite.
+    """
+    task, path = split.task, split.path
     if split.name == "test":
         raise UserError(f"{path} alone does not tell the labels; give a --train_file as well")
-    found: dict[str, float | None] = {}  # label → the number it spells
+    number_of: dict[str, float | None] = {}  # the number that a label spells, if any
     for line, row in split.rows((*task.text_columns, task.label_column)):
-        label = row[task.label_column].strip()
-        if not label and not task.multi_label:
-            raise UserError(f"{path}, line {line}: no {task.label_column}")
-        names = split_labels(task, row) if task.multi_label else [label]
-        found |= {name: parse_number(name) for name in names}
-    numbers = [number for number in found.values() if number is not None]
-    all_numbers = len(numbers) == len(found)
-    if all_numbers and not all(map(math.isfinite, numbers)):
-        raise UserError(f"{path}: of the labels {', '.join(found)[:200]}, not all are finite")
-    if all_numbers and not task.multi_label and any(n != int(n) for n in numbers):
-        return []
-    if len(set(numbers)) < len(numbers):
-        raise UserError(f"{path}: two of the labels {', '.join(found)} are the same number")
-    if all_numbers:
-        return sorted(found, key=lambda name: found[name] or 0.0)
-    return sorted(found)
+        if task.multi_label:
+            names = split_labels(task, row)
+        else:
+            names = [row[task.label_column].strip()]
+            if not names[0]:
+                raise UserError(f"{path}, line {line}: no {task.label_column}")
+        for name in names:
+            number_of[name] = parse_number(name)
+    numbers = [number for number in number_of.values() if number is not None]
+    has_words = len(numbers) < len(number_of)
+    if not has_words:
+        if not all(math.isfinite(number) for number in numbers):
+            listed = ", ".join(number_of)[:200]
+            raise UserError(f"{path}: of the labels {listed}, not all are finite")
+        if not task.multi_label and not all(number.is_integer() for number in numbers):
+            return []
+    if len(set(numbers)) < len(numbers):  # as 1 and 1.0 are
+        raise UserError(f"{path}: two of the labels {', '.join(number_of)} are the same number")
+    if has_words:
+        return sorted(number_of)
+    return sorted(number_of, key=float)

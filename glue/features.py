@@ -11,33 +11,42 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from elbert.configuration import AdaptiveConfig
-from glue.tasks import Example
+from glue.splits import Example, Label
 
-CHUNK = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
+CHUNK_TEXTS = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
 
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Tokenised examples, in input order."""
+    """Tokenised examples, in input order.
 
-    input_ids: Sequence[np.ndarray]  # of each text, int32, special tokens included
-    token_type_ids: Sequence[np.ndarray]  # its segments, int8
-    labels: np.ndarray | None = None  # (examples,), int64 ids or float64 scores; None: no labels
-    truncated: np.ndarray | None = None  # bool (examples,): was the text longer? None: unknown
-    inputs: Mapping[str, np.ndarray] = field(default_factory=dict)  # a mode's, (examples, …) each
+    Attributes:
+        input_ids: token ids of each text, int32, special tokens included.
+        token_type_ids: segments of each text, int8.
+        labels: (examples,), int64 ids or float64 scores; of several labels an example, (examples,
+            labels) of 0 and 1. None: there are none.
+        truncated: (examples,) bool, whether the text was longer. None: unknown.
+        inputs: a mode's own inputs, (examples, …) each.
+    """
+
+    input_ids: Sequence[np.ndarray]
+    token_type_ids: Sequence[np.ndarray]
+    labels: np.ndarray | None = None
+    truncated: np.ndarray | None = None
+    inputs: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @classmethod
     def from_lists(
         cls,
         input_ids: Iterable[Sequence[int]],
         token_type_ids: Iterable[Sequence[int]],
-        labels: Sequence[int | float | None] = (None,),
+        labels: Sequence[Label] = (None,),
     ) -> "Features":
-        """Make features of texts that are lists; one label of None is as good as no labels."""
+        """Make features of lists. Where one of the labels is None, there are none."""
         return cls(
             input_ids=[np.array(ids, dtype=np.int32) for ids in input_ids],
             token_type_ids=[np.array(ids, dtype=np.int8) for ids in token_type_ids],
-            labels=None if None in labels else np.array(labels),
+            labels=label_array(labels),
         )
 
     def __len__(self) -> int:
@@ -50,9 +59,11 @@ class Features:
 
     @property
     def size(self) -> str:
-        """ "2490 (12 truncated, 0.5%)": for a log."""
-        cut = 0 if self.truncated is None else int(self.truncated.sum())
-        return f"{len(self)} ({cut} truncated, {cut / len(self):.1%})" if cut else str(len(self))
+        """Number of examples for a log: "2490 (12 truncated, 0.5%)"."""
+        count = 0 if self.truncated is None else int(self.truncated.sum())
+        if count == 0:
+            return str(len(self))
+        return f"{len(self)} ({count} truncated, {count / len(self):.1%})"
 
     def take(self, rows: slice | Sequence[int] | np.ndarray) -> "Features":
         """Return the examples of these rows, in their order."""
@@ -66,7 +77,7 @@ class Features:
         )
 
     def digest(self) -> str:
-        """Return the SHA-256 of everything here: values, their types and their number."""
+        """Compute the SHA-256 of all arrays: their values, types and shapes."""
         arrays = {
             "labels": self.labels,
             "offsets": np.cumsum([0, *self.lengths], dtype=np.int64),
@@ -83,6 +94,11 @@ class Features:
         return digest.hexdigest()
 
 
+def label_array(labels: Sequence[Label]) -> np.ndarray | None:
+    """Make an array of labels; None where one is missing, as in GLUE's test files."""
+    return None if None in labels else np.array(labels)
+
+
 def encode(
     examples: Iterable[Example],
     tokenizer: PreTrainedTokenizerBase,
@@ -92,17 +108,18 @@ def encode(
 ) -> Features:
     """Tokenise `examples` for the models of `config`, each truncated to `max_seq_length` tokens.
 
-    seed: of the random numbers that an example brings, where the configuration has any.
+    seed: for the random number that each example brings for each of the configuration's own inputs.
     """
     remaining = iter(examples)
     input_ids: list[np.ndarray] = []
     token_type_ids: list[np.ndarray] = []
-    labels = []
-    truncated = []
-    while chunk := list(islice(remaining, CHUNK)):
+    labels: list[Label] = []
+    truncated: list[bool] = []
+    while chunk := list(islice(remaining, CHUNK_TEXTS)):
+        has_pairs = chunk[0].text_b is not None
         encoded = tokenizer(
             [example.text_a for example in chunk],
-            None if chunk[0].text_b is None else [example.text_b for example in chunk],
+            [example.text_b for example in chunk] if has_pairs else None,
             truncation=True,
             max_length=max_seq_length - config.extra_tokens,
             return_token_type_ids=True,
@@ -117,34 +134,39 @@ def encode(
         labels.extend(example.label for example in chunk)
         truncated.extend(bool(text.overflowing) for text in encoded.encodings)
     generator = torch.Generator().manual_seed(seed)
-    draws = {name: torch.rand(len(input_ids), generator=generator) for name in config.own_inputs}
+    inputs = {}
+    for name in config.own_inputs:
+        inputs[name] = torch.rand(len(input_ids), generator=generator).numpy()
     return Features(
         input_ids=input_ids,
         token_type_ids=token_type_ids,
-        labels=None if None in labels else np.array(labels),
+        labels=label_array(labels),
         truncated=np.array(truncated),
-        inputs={name: numbers.numpy() for name, numbers in draws.items()},
+        inputs=inputs,
     )
 
 
 def collate(
     features: Features, rows: Sequence[int] | np.ndarray, pad_token_id: int
 ) -> dict[str, torch.Tensor]:
-    """Make tensors of these rows, padded to the longest: (rows, length), the others (rows, …).
+    """Make a batch of these rows, padded to the longest: (rows, length), the others (rows, …).
 
     A batch that needs no padding has no attention mask: the model then skips masking altogether.
     """
     part = features.take(rows)
-    inside = np.arange(part.lengths.max()) < part.lengths[:, None]  # (rows, length)
-    ids, types = (np.full(inside.shape, fill, dtype=np.int64) for fill in (pad_token_id, 0))
-    ids[inside], types[inside] = map(np.concatenate, (part.input_ids, part.token_type_ids))
-    batch = {"input_ids": ids, "token_type_ids": types}
-    if not inside.all():
-        batch["attention_mask"] = inside.astype(np.int64)
+    is_token = np.arange(part.lengths.max()) < part.lengths[:, None]  # (rows, length)
+    input_ids = np.full(is_token.shape, pad_token_id, dtype=np.int64)
+    input_ids[is_token] = np.concatenate(part.input_ids)
+    token_type_ids = np.zeros(is_token.shape, dtype=np.int64)
+    token_type_ids[is_token] = np.concatenate(part.token_type_ids)
+    arrays = {"input_ids": input_ids, "token_type_ids": token_type_ids}
+    if not is_token.all():
+        arrays["attention_mask"] = is_token.astype(np.int64)
     if part.labels is not None:
-        scores = part.labels.dtype.kind == "f"
-        batch["labels"] = part.labels.astype(np.float32) if scores else part.labels
-    return {name: torch.from_numpy(array) for name, array in {**batch, **part.inputs}.items()}
+        are_scores = part.labels.dtype.kind == "f"  # the models compute in float32
+        arrays["labels"] = part.labels.astype(np.float32) if are_scores else part.labels
+    arrays.update(part.inputs)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
@@ -153,15 +175,20 @@ def epoch_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -
     Neighbours in length share a batch; the order of batches is shuffled, so that the last steps of
     an epoch are not its shortest texts.
     """
+    # A factor above any number of epochs: no two pairs of seed and epoch share a generator.
     generator = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-    rows = np.array(get_length_grouped_indices(lengths.tolist(), batch_size, None, generator))
+    rows = np.array(
+        get_length_grouped_indices(
+            lengths.tolist(), batch_size, mega_batch_mult=None, generator=generator
+        )
+    )
     starts = range(0, len(rows), batch_size)
     order = torch.randperm(len(starts), generator=generator).tolist()
     return [rows[starts[i] : starts[i] + batch_size] for i in order]
 
 
 def sorted_batches(lengths: np.ndarray, batch_size: int) -> Iterator[np.ndarray]:
-    """Yield rows in order of length, `batch_size` at a time: least padding for a pass over all."""
+    """Yield the rows of batches from the longest texts to the shortest, with the least padding."""
     order = np.argsort(-lengths, kind="stable")
     for start in range(0, len(order), batch_size):
         yield order[start : start + batch_size]

@@ -1,5 +1,8 @@
-"""The tasks' metrics, under the published names: of one set of answers; of many exit settings and
-bootstrap draws at once; and which settings are best at their cost."""
+"""The tasks' metrics, under their published names.
+
+Each is computed for many sets of answers and many weightings of the examples at once: sweeps have
+thousands of exit settings, and bootstrap intervals thousands of draws.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -8,167 +11,115 @@ from numpy.typing import ArrayLike
 
 from glue.tasks import ACC_F1, Task
 
-CHUNK = 2**20  # numbers of a (settings, examples) or (draws, examples) block held at a time
+CHUNK_NUMBERS = 2**20  # numbers of a (settings, examples) or (draws, examples) block held at a time
 
 
 def compute_metrics(task: Task, predictions: ArrayLike, labels: ArrayLike) -> dict[str, float]:
-    """Compute the task's metrics from class ids, or from scores for regression; both (examples,).
+    """Compute the task's metrics, by name: for MRPC acc, f1 and acc_and_f1.
 
     A correlation with constant predictions is 0.0.
+
+    Args:
+        predictions: class ids, or scores for regression, (examples,); for several labels 0 and 1,
+            (examples, labels).
+        labels: of the same shape.
     """
     answers = np.asarray(predictions, dtype=float)
     targets = np.asarray(labels, dtype=float)
-    once = np.ones((1, len(targets)))
-    metrics = METRICS[task.metric](answers[None], targets, once)
+    count_once = np.ones((1, len(targets)))
+    metrics = METRICS[task.metric](answers[None], targets, count_once)
     return {name: values.item() for name, values in metrics.items()}
 
 
 def chunks(count: int, width: int) -> Iterator[slice]:
-    """Yield slices over `count` rows of `width` numbers, each of about CHUNK numbers."""
-    step = max(1, CHUNK // max(1, width))
+    """Yield slices over `count` rows of `width` numbers, each of about CHUNK_NUMBERS numbers."""
+    step = max(1, CHUNK_NUMBERS // max(1, width))
     for start in range(0, count, step):
         yield slice(start, start + step)
 
 
-def at_exit(by_layer: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
-    """Pick answers under each setting: (layers, examples) at (settings, examples) -> the latter.
+# The metrics. Each takes
+#   answers  (settings, examples)
+#   labels   (examples,)
+#   weights  (draws, examples) float, how often each example counts
+# and returns (settings, draws) values by name. Of several labels an example, answers and labels
+# have a last dimension more.
 
-    One setting's exits may be (examples,).
-    """
-    return by_layer[exit_layer.astype(np.intp) - 1, np.arange(by_layer.shape[1])]
+
+def accuracy(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Compute the share of right answers."""
+    return {"acc": weighted_count(answers == labels, weights) / weights.sum(1)}
 
 
-def metrics_at(
-    task: Task,
-    predictions: np.ndarray,
-    labels: np.ndarray,
-    exit_layer: np.ndarray,
-    weights: np.ndarray | None = None,
+def accuracy_and_f1(
+    answers: np.ndarray, labels: np.ndarray, weights: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Compute the metrics of each setting's answers, by name: (settings,), or (settings, draws).
-
-    predictions: (layers, examples) class ids, or values for regression; labels: (examples,); of
-    several labels an example, of 0 and 1, both have one more dimension, as everywhere here.
-    exit_layer: (settings, examples), 1-based.
-    weights: (draws, examples), how often each example counts; None: once.
-    """
-    single = weights is None
-    weights = np.ones((1, len(labels))) if single else weights.astype(float)
-    function = METRICS[task.metric]
-    pieces = [
-        function(at_exit(predictions, exit_layer[rows]), labels, weights)
-        for rows in chunks(len(exit_layer), labels.size)
-    ]
-    joined = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
-    return {name: values[:, 0] for name, values in joined.items()} if single else joined
-
-
-def bootstrap_weights(examples: int, draws: int, seed: int) -> np.ndarray:
-    """Count each example in the sample, and in each resample: (1 + draws, examples)."""
-    rng = np.random.default_rng(seed)
-    resamples = rng.multinomial(examples, np.full(examples, 1 / examples), size=draws)
-    return np.concatenate((np.ones((1, examples), dtype=int), resamples))
-
-
-def interval(drawn: np.ndarray) -> np.ndarray:
-    """The percentile bootstrap's 95% interval of a metric (…, 1 + draws): (2, …)."""
-    return np.quantile(drawn[..., 1:], [0.025, 0.975], axis=-1)
-
-
-def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
-    """Their quotient, 0 where the denominator is 0: how the metrics define the undefined."""
-    safe = np.where(denominator > 0, denominator, 1.0)
-    return np.where(denominator > 0, numerator / safe, 0.0)
-
-
-# Each (settings, examples) answers, (examples,) labels, (draws, examples) weights ->
-# name -> (settings, draws).
-
-
-def accuracy(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
-    return {"acc": counted(answers == labels, weights) / weights.sum(1)}
-
-
-def counted(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Number of examples of each draw in `rows`, (…, examples) bool: (…, draws)."""
-    return rows.astype(float) @ weights.T
-
-
-def accuracy_and_f1(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
-    """F1 of class 1 as 2·TP / (predicted + true)."""
+    """Compute accuracy, F1 of class 1 as 2·TP / (predicted + true), and the mean of both."""
     acc = accuracy(answers, labels, weights)["acc"]
-    predicted, true = answers == 1, labels == 1
-    both = counted(predicted & true, weights)
-    f1 = ratio(2 * both, counted(predicted, weights) + counted(true, weights))
+    is_predicted = answers == 1
+    is_true = labels == 1
+    true_positives = weighted_count(is_predicted & is_true, weights)
+    predicted = weighted_count(is_predicted, weights)
+    true = weighted_count(is_true, weights)
+    f1 = ratio(2 * true_positives, predicted + true)
     return {"acc": acc, "f1": f1, "acc_and_f1": (acc + f1) / 2}
 
 
-def f1_of_labels(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
-    """F1 over all labels together, and the mean F1 of a label; both have a dimension of labels."""
-    count = labels.size // len(labels)
-    predicted, true = (
-        np.moveaxis(values.reshape(-1, len(labels), count) > 0, -1, 0)
-        for values in (answers, labels)
-    )
-    both = counted(predicted & true, weights)  # (labels, settings, draws)
-    either = counted(predicted, weights) + counted(true, weights)
-    micro = ratio(2 * both.sum(0), either.sum(0))
-    return {"f1_micro": micro, "f1_macro": ratio(2 * both, either).mean(0)}
+def f1_of_labels(
+    answers: np.ndarray, labels: np.ndarray, weights: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Compute F1 over all labels together (micro), and the mean F1 of a label (macro)."""
+    examples = len(labels)
+    num_labels = labels.size // examples
+    # Labels first: (labels, settings, examples) and (labels, 1, examples).
+    is_predicted = np.moveaxis(answers.reshape(-1, examples, num_labels) > 0, -1, 0)
+    is_true = np.moveaxis(labels.reshape(-1, examples, num_labels) > 0, -1, 0)
+    true_positives = weighted_count(is_predicted & is_true, weights)  # (labels, settings, draws)
+    predicted = weighted_count(is_predicted, weights)
+    true = weighted_count(is_true, weights)
+    micro = ratio(2 * true_positives.sum(0), (predicted + true).sum(0))
+    macro = ratio(2 * true_positives, predicted + true).mean(0)
+    return {"f1_micro": micro, "f1_macro": macro}
 
 
-def matthews(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
-    """Gorodkin's R_K, the many-class form of MCC, as scikit-learn has it."""
-    total, right = weights.sum(1), counted(answers == labels, weights)
-    classes = np.arange(max(answers.max(), labels.max()) + 1)
-    predicted = counted(answers == classes[:, None, None], weights)  # (classes, settings, draws)
-    true = counted(labels == classes[:, None, None], weights)
+def matthews(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict[str, np.ndarray]:
+    """Compute Gorodkin's R_K, the many-class form of MCC, as scikit-learn has it."""
+    total = weights.sum(1)
+    right = weighted_count(answers == labels, weights)
+    num_classes = max(answers.max(), labels.max()) + 1
+    classes = np.arange(num_classes)[:, None, None]
+    predicted = weighted_count(answers == classes, weights)  # (classes, settings, draws)
+    true = weighted_count(labels == classes, weights)  # (classes, 1, draws)
     covariance = right * total - (predicted * true).sum(0)
-    spread = (total**2 - (predicted**2).sum(0)) * (total**2 - (true**2).sum(0))
-    return {"mcc": ratio(covariance, np.sqrt(np.maximum(spread, 0)))}
+    predicted_variance = total**2 - (predicted**2).sum(0)
+    true_variance = total**2 - (true**2).sum(0)
+    # Rounding may leave a variance slightly below 0.
+    variances = np.maximum(predicted_variance * true_variance, 0)
+    return {"mcc": ratio(covariance, np.sqrt(variances))}
 
 
-def correlations(answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> dict:
-    """Pearson's r of the values, and of their ranks (Spearman); 0 where a side is constant."""
-    answers, labels = answers.astype(float), labels.astype(float)
-    shape = (len(answers), len(weights))
-    pearson, spearman = np.empty(shape), np.empty(shape)
+def correlations(
+    answers: np.ndarray, labels: np.ndarray, weights: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Compute Pearson's r, Spearman's, which is Pearson's of the ranks, and the mean of both.
+
+    They are 0 where answers or labels are constant.
+    """
+    answers = answers.astype(float)
+    labels = labels.astype(float)
+    pearson = np.empty((len(answers), len(weights)))
+    spearman = np.empty((len(answers), len(weights)))
     for draws in chunks(len(weights), len(labels)):
-        some = weights[draws]
-        label_ranks = ranks(labels, some)
-        for i, values in enumerate(answers):
-            pearson[i, draws] = correlation(values, labels, some)
-            spearman[i, draws] = correlation(ranks(values, some), label_ranks, some)
+        draw_weights = weights[draws]
+        label_ranks = ranks(labels, draw_weights)
+        for setting, values in enumerate(answers):
+            value_ranks = ranks(values, draw_weights)
+            pearson[setting, draws] = correlation(values, labels, draw_weights)
+            spearman[setting, draws] = correlation(value_ranks, label_ranks, draw_weights)
     return {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
 
 
-def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Weighted Pearson's r of (examples,) or (draws, examples) values -> (draws,)."""
-    total = weights.sum(1)
-
-    def mean(values: np.ndarray) -> np.ndarray:
-        return np.einsum("de,de->d", weights, np.broadcast_to(values, weights.shape)) / total
-
-    def spread(values: np.ndarray) -> np.ndarray:
-        square = mean(values * values)
-        variance = square - mean(values) ** 2
-        # What rounding leaves of a constant side is nothing: r is 0 there, not noise.
-        return np.where(variance > 1e-12 * square, variance, 0.0)
-
-    x, y = x - x[..., :1], y - y[..., :1]
-    return ratio(mean(x * y) - mean(x) * mean(y), np.sqrt(spread(x) * spread(y)))
-
-
-def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Ranks of (examples,) values when each is there `weights` (draws, examples) times.
-
-    Equal values share the mean of their ranks, as in scipy.stats.rankdata: (draws, examples).
-    """
-    _, run = np.unique(values, return_inverse=True)
-    counts = np.stack([np.bincount(run, times) for times in weights])  # (draws, runs)
-    return (counts.cumsum(1) - (counts - 1) / 2)[:, run]
-
-
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], dict]] = {
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], dict[str, np.ndarray]]] = {
     "acc": accuracy,
     "mcc": matthews,
     "f1_micro": f1_of_labels,
@@ -177,25 +128,56 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], dict]] = {
 }
 
 
-def frontier(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
-    """The settings that no other beats: none is as good on both cost and metric, better on one.
+# What they are computed from.
 
-    (settings,), (settings,) -> their numbers in order of cost; of equal ones the first.
+
+def weighted_count(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Count the examples of each draw that are in `rows`, (…, examples) bool: (…, draws)."""
+    return rows.astype(float) @ weights.T
+
+
+def ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+    """Divide, with 0 where the denominator is 0: that is how the metrics define the undefined."""
+    safe_denominator = np.where(denominator > 0, denominator, 1.0)
+    return np.where(denominator > 0, numerator / safe_denominator, 0.0)
+
+
+def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Compute weighted Pearson's r of (examples,) or (draws, examples) values: (draws,).
+
+    It is 0 where a side is constant.
     """
-    order = np.lexsort((np.arange(len(cost)), -metric, cost))
-    best_before = np.maximum.accumulate(np.r_[-np.inf, metric[order][:-1]])
-    return order[metric[order] > best_before]
+    # Less rounding where values are far from 0; r does not change.
+    x = x - x[..., :1]
+    y = y - y[..., :1]
+    mean_x = weighted_mean(x, weights)
+    mean_y = weighted_mean(y, weights)
+    covariance = weighted_mean(x * y, weights) - mean_x * mean_y
+    variances = weighted_variance(x, weights) * weighted_variance(y, weights)
+    return ratio(covariance, np.sqrt(variances))
 
 
-def concave_hull(cost: np.ndarray, metric: np.ndarray) -> np.ndarray:
-    """The settings of the frontier that no mixture of two others beats, by rising cost."""
-    hull: list[int] = []
-    for i in frontier(cost, metric):
-        while len(hull) > 1:
-            first, last = hull[-2:]
-            rise, whole = metric[last] - metric[first], metric[i] - metric[first]
-            if rise * (cost[i] - cost[first]) > whole * (cost[last] - cost[first]):
-                break
-            hull.pop()
-        hull.append(int(i))
-    return np.array(hull)
+def weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Compute the mean of (examples,) or (draws, examples) values in each draw: (draws,)."""
+    by_draw = np.broadcast_to(values, weights.shape)
+    return np.einsum("de,de->d", weights, by_draw) / weights.sum(1)
+
+
+def weighted_variance(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Compute the variance in each draw: (draws,); exactly 0 where all values are equal."""
+    mean_square = weighted_mean(values * values, weights)
+    variance = mean_square - weighted_mean(values, weights) ** 2
+    # What rounding leaves of a constant side would make r noise.
+    return np.where(variance > 1e-12 * mean_square, variance, 0.0)
+
+
+def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Rank (examples,) values, each of which counts `weights` (draws, examples) times.
+
+    Equal values share the mean of their ranks, as in scipy.stats.rankdata. Returns (draws,
+    examples).
+    """
+    _, distinct = np.unique(values, return_inverse=True)  # which distinct value each example has
+    counts = np.stack([np.bincount(distinct, times) for times in weights])  # (draws, distinct)
+    mean_ranks = counts.cumsum(1) - (counts - 1) / 2
+    return mean_ranks[:, distinct]

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -17,150 +17,49 @@ from elbert_base.errors import UserError
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 csv.field_size_limit(2**31 - 1)  # a cell may hold a document
 
-# (1-based line, cells by column name); None has the first cell of a row that is too long.
-NumberedRows = Iterator[tuple[int, dict[str | None, str]]]
+# Cells by column name. In a row with more cells than columns, the first surplus one is under None.
+Row = Mapping[str | None, str]
+NumberedRows = Iterator[tuple[int, Row]]  # with the 1-based line
 
 
 def kind_of(path: Path) -> str:
-    """Return what a table's name ends in, without .gz."""
+    """Return the suffix of a table's name, without .gz: ".csv" for reviews.CSV.gz."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a UTF-8 file with their ends, without a byte order mark.
-
-    Only "\\n" ends a line, so a stray "\\r" or U+2028 within a text stays in it.
-    """
-    if os.path.exists(path) and not os.path.isfile(path):  # a pipe, a device: without an end
-        raise UserError(f"{path} is no regular file")
-    is_packed = path.suffix.lower() == ".gz"
-    try:
-        with gzip.open(path, "rb") if is_packed else open(path, "rb") as file:
-            for number, raw in enumerate(file, start=1):
-                yield number, decode_line(path, number, raw)
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"cannot read {path}: {reason}") from error
-
-
-def decode_line(path: Path, number: int, raw: bytes) -> str:
-    """Decode a line of UTF-8; raises UserError naming the byte that is none."""
-    try:
-        return raw.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}, line {number}: byte {error.start + 1} (0x{raw[error.start]:02x}) "
-            "is not UTF-8; save the file as UTF-8"
-        ) from error
-
-
-def _csv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line for _, line in read_lines(path)), strict=True)
-    while True:
-        start = reader.line_num + 1  # a quoted field may span lines
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            raise UserError(f"{path}, line {start}: not valid CSV: {error}") from error
-        if cells is None:
-            return
-        yield start, cells or [""]
-
-
-def _json_rows(path: Path) -> NumberedRows:
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            # Escapes can spell half a surrogate pair, which no tokenizer takes.
-            json.dumps(row, ensure_ascii=False).encode("utf-8")
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: not valid JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number}: expected one JSON object a line")
-        yield number, _texts(row)
-
-
-def _texts(row: dict[str, Any]) -> dict[str | None, str]:
-    """Return a row's cells as text.
-
-    A null, list or object is no cell: it is reported as missing where it is needed.
-    """
-    cells: dict[str | None, str] = {}
-    for name, value in row.items():
-        if isinstance(value, str):
-            cells[name] = value
-        elif isinstance(value, int | float):
-            cells[name] = json.dumps(value)
-    return cells
-
-
-def _arrow_table(path: Path) -> tuple[list[str], NumberedRows]:
-    """Read a Parquet file's columns and rows."""
-    try:
-        from pyarrow import parquet
-    except ImportError as error:
-        raise UserError(f"{path}: pip install pyarrow to read it") from error
-    with _arrow_errors(path):
-        file = parquet.ParquetFile(path)
-
-    def rows() -> Iterator[dict[str, Any]]:
-        with _arrow_errors(path):  # of a damaged page
-            for batch in file.iter_batches():
-                yield from batch.to_pylist()
-
-    numbered = ((number, _texts(row)) for number, row in enumerate(rows(), 1))
-    return file.schema_arrow.names, numbered
-
-
-@contextmanager
-def _arrow_errors(path: Path) -> Iterator[None]:
-    """Turn what a damaged file raises, of pyarrow mostly a ValueError, into a UserError."""
-    try:
-        yield
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        raise UserError(f"cannot read {path}: {str(error)[:300]}") from error
 
 
 def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], NumberedRows]:
     """Read the columns and rows of a table.
 
-    It is a .csv (quoted), .jsonl or .json file, a TSV (no quoting), each also as .gz, or a Parquet
-    file.
+    It is a .csv file with quoting, a TSV without, or .jsonl or .json with an object on each line,
+    each also as .gz; or a Parquet file.
 
-    `headerless` are the columns of a file without a header. A row shorter than the header lacks
-    its last columns; of a longer one, None has a cell more. Blank lines are no rows; in a file of
-    one column they are an empty text. No columns at all means that the file is empty.
+    A row with fewer cells than columns lacks its last columns. One with more has the first surplus
+    cell under None. Blank lines are not rows, but in a file with one column they are an empty text.
+    An empty file has no columns.
+
+    Args:
+        headerless: the columns of a CSV or TSV file without a header.
+
+    Raises:
+        UserError: a file that cannot be read, then or while the rows are.
     """
     suffix = kind_of(path)
     if suffix == ".parquet":
-        return _arrow_table(path)
+        return _read_parquet(path)
     if suffix in (".jsonl", ".json"):
-        rows = _json_rows(path)
-        first = next(rows, None)
-        if first is None:
-            return [], rows
-        return [name for name in first[1] if name is not None], chain([first], rows)
-    if suffix == ".csv":
-        cells = _csv_cells(path)
-    else:
-        cells = ((number, line.rstrip("\r\n").split("\t")) for number, line in read_lines(path))
-    columns = list(headerless) or next(cells, (0, []))[1]
-    names = [*columns, None]
-    rows = (
-        (number, dict(zip(names, row, strict=False)))
-        for number, row in cells
-        if row != [""] or len(columns) == 1
-    )
-    return columns, rows
+        return _read_json(path)
+    rows = _csv_cells(path) if suffix == ".csv" else _tsv_cells(path)
+    columns = list(headerless)
+    if not columns:
+        _, columns = next(rows, (0, []))
+    return columns, _name_cells(columns, rows)
 
 
-def require_columns(path: Path, columns: Sequence[str], needed: Iterable[str]) -> None:
-    """Raise UserError unless a table has each of the columns that are needed, once."""
+def require_columns(path: Path, columns: Sequence[str], required: Iterable[str]) -> None:
+    """Raise UserError unless a table has each of the required columns once."""
     if not columns:
         raise UserError(f"{path} is empty")
-    for name in needed:
+    for name in required:
         if columns.count(name) != 1:
             fault = "two columns" if name in columns else "no column"
             listed = ", ".join(columns[:20])[:300]
@@ -177,3 +76,145 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
+
+
+# Lines.
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines of a UTF-8 file with their numbers from 1, and with their line ends.
+
+    A byte order mark is left out. Only "\\n" ends a line, so a stray "\\r" or U+2028 within a text
+    stays in it. Raises UserError for a file that cannot be read, or is not UTF-8.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        # A pipe or a device may have no end.
+        raise UserError(f"{path} is no regular file")
+    is_gzip = path.suffix.lower() == ".gz"
+    try:
+        with gzip.open(path, "rb") if is_gzip else open(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                yield number, _decode_line(path, number, line)
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot read {path}: {reason}") from error
+
+
+def _decode_line(path: Path, number: int, line: bytes) -> str:
+    """Decode a line of UTF-8; raises UserError, naming the first byte that is not UTF-8."""
+    encoding = "utf-8-sig" if number == 1 else "utf-8"  # a byte order mark begins the first line
+    try:
+        return line.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {number}: byte {error.start + 1} (0x{line[error.start]:02x}) "
+            "is not UTF-8; save the file as UTF-8"
+        ) from error
+
+
+# CSV and TSV: the cells of each row, with the line on which the row begins.
+
+
+def _csv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each row, in which commas and line breaks may be quoted."""
+    reader = csv.reader((line for _, line in read_lines(path)), strict=True)
+    while True:
+        first_line = reader.line_num + 1  # a quoted cell may span lines
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            raise UserError(f"{path}, line {first_line}: not valid CSV: {error}") from error
+        if cells is None:
+            return
+        yield first_line, cells or [""]
+
+
+def _tsv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Yield the cells of each row; in GLUE's files quotes are part of the text."""
+    for number, line in read_lines(path):
+        yield number, line.rstrip("\r\n").split("\t")
+
+
+def _name_cells(columns: list[str], rows: Iterator[tuple[int, list[str]]]) -> NumberedRows:
+    """Put each cell under its column's name, and leave out blank lines; see `read_table`."""
+    names = [*columns, None]
+    for number, cells in rows:
+        is_blank = cells == [""]
+        if len(columns) == 1 or not is_blank:
+            yield number, dict(zip(names, cells, strict=False))
+
+
+# JSON lines.
+
+
+def _read_json(path: Path) -> tuple[list[str], NumberedRows]:
+    """Read the columns and rows of a file of JSON objects; the first object has the columns."""
+    rows = _json_rows(path)
+    first = next(rows, None)
+    if first is None:
+        return [], rows
+    _, first_row = first
+    columns = [name for name in first_row if name is not None]
+    return columns, chain([first], rows)
+
+
+def _json_rows(path: Path) -> NumberedRows:
+    """Yield the objects of a file, one on a line."""
+    for number, line in read_lines(path):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            # Escapes can spell half a surrogate pair, which no tokenizer takes.
+            json.dumps(row, ensure_ascii=False).encode("utf-8")
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number}: not valid JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{path}, line {number}: expected one JSON object a line")
+        yield number, _text_cells(row)
+
+
+def _text_cells(row: Mapping[str, Any]) -> Row:
+    """Return a row's cells as texts.
+
+    A null, list or object is left out, so that it is reported as missing where it is needed.
+    """
+    cells: dict[str | None, str] = {}
+    for name, value in row.items():
+        if isinstance(value, str):
+            cells[name] = value
+        elif isinstance(value, int | float):
+            cells[name] = json.dumps(value)
+    return cells
+
+
+# Parquet.
+
+
+def _read_parquet(path: Path) -> tuple[list[str], NumberedRows]:
+    """Read the columns and rows of a Parquet file, whose lines are its rows."""
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise UserError(f"{path}: pip install pyarrow to read it") from error
+    with _arrow_errors(path):
+        file = parquet.ParquetFile(path)
+
+    def rows() -> NumberedRows:
+        number = 0
+        with _arrow_errors(path):  # a page may be damaged
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, _text_cells(row)
+
+    return file.schema_arrow.names, rows()
+
+
+@contextmanager
+def _arrow_errors(path: Path) -> Iterator[None]:
+    """Turn what pyarrow raises for a damaged file, mostly a ValueError, into a UserError."""
+    try:
+        yield
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise UserError(f"cannot read {path}: {str(error)[:300]}") from error

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from elbert.act.heads import AlbertActForSequenceClassification
+from elbert.albert import AlbertPreTrainedModel
 from elbert.exits.model import ElbertForSequenceClassification
 from elbert.loading.configs import mode_in
 from elbert.ponder.model import PonderAlbertClassifier
@@ -16,11 +17,11 @@ MODELS = (
     PonderAlbertClassifier,
     AlbertActForSequenceClassification,
 )
-# What runs and reports a model: the first kind whose models it is one of, or a subclass of one.
+# Ways to run and report models: a model gets the first that runs its class, or a base of it.
 KINDS: tuple[type[Mode], ...] = (Elbert, Ponder, AdaptiveDepth)
 
 
-def mode_for(model_class: type) -> Mode:
+def mode_for(model_class: type[AlbertPreTrainedModel]) -> Mode:
     """Make the mode that runs and reports models of a class."""
     kind = next(kind for kind in KINDS if issubclass(model_class, kind.runs))
     return kind(model_class)
@@ -30,5 +31,5 @@ MODES: dict[str, Mode] = {mode.name: mode for mode in map(mode_for, MODELS)}
 
 
 def trained_mode(directory: str | Path) -> Mode:
-    """Tell the mode that the model in `directory` was trained in; see `mode_in`."""
+    """Return the mode that the model in `directory` was trained in; see `mode_in`."""
     return MODES[mode_in(directory)]

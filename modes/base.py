@@ -4,15 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-import torch
+from torch import Tensor
 
 from answers.metric import MetricAtCost
 from answers.predict import Batches, Predictions
 from answers.report import Report
 from elbert.albert import AlbertPreTrainedModel
-from elbert.configuration import EarlyExitConfig
+from elbert.configuration import AdaptiveConfig, EarlyExitConfig
 from elbert.export.loops import ExportLoop
 from elbert_base.errors import UserError
 from elbert_base.keys import KeyTable
@@ -32,31 +32,51 @@ class DevEvaluation:
 class Mode(ABC):
     """A way to decide who stops, and when.
 
-    model_class: of its models, `runs` or a subclass. config_class: of their configurations, which
-    has the keys, and the name of --model_type.
+    Models and their outputs are `Any` here: each mode has its own classes of them.
+
+    Attributes:
+        runs: the class of the models that a kind of mode can run, or their base.
+        model_class: of this mode's models, `runs` or a subclass.
+        config_class: of their configurations, which has the keys.
+        name: the value of --model_type.
     """
 
     runs: ClassVar[type[AlbertPreTrainedModel]]
 
     def __init__(self, model_class: type[AlbertPreTrainedModel]) -> None:
-        config_class: Any = model_class.config_class
-        self.model_class, self.config_class = model_class, config_class
-        self.name: str = config_class.model_type
+        self.model_class = model_class
+        # HF declares the configuration's class of every model as one of any kind.
+        self.config_class = cast(type[AdaptiveConfig], model_class.config_class)
+        self.name: str = self.config_class.model_type
 
     @property
     def table(self) -> KeyTable:
         """The configuration's keys, and those of them that may change after training."""
         return self.config_class.table
 
+    def check_has_rules(self) -> None:
+        """Raise UserError for a mode without exit rules, which has nothing to sweep."""
+        if not issubclass(self.config_class, EarlyExitConfig):
+            raise UserError(
+                f"--model_type {self.name}: its depth follows from what was learned in training, "
+                "so there is nothing to sweep"
+            )
+
     # In training.
 
-    def loss_parts(self, out: Any) -> dict[str, torch.Tensor]:
-        """Return the parts whose sum is a batch's loss, scalars by name; none for one part."""
+    def loss_parts(self, out: Any) -> dict[str, Tensor]:
+        """Return the parts whose sum is a batch's loss, scalars by name; {} for one part.
+
+        out: the model's output for the batch.
+        """
         return {}
 
     @abstractmethod
     def scalars(self, model: Any, out: Any) -> dict[str, float]:
-        """Return the values of a training step to log, by name."""
+        """Return the values of a training step to log, by name.
+
+        out: the model's output for the step's last batch.
+        """
 
     @abstractmethod
     def evaluate_dev(self, job: Job, metric: MetricAtCost) -> DevEvaluation:
@@ -88,13 +108,15 @@ class Mode(ABC):
         full_depth: bool = True,
         statistics_dir: Path | None = None,
     ) -> Report:
-        """Run the job, and say what there is to print and to write.
+        """Run the job, and return what there is to print and to write.
+
+        Only the main process gets lines and files.
 
         Args:
             folder: of the reports.
             trained: of the model.
             dtype: number type of the run, as --dtype.
-            full_depth: is every layer's answer reported, too?
+            full_depth: also record and report every layer's answer?
             statistics_dir: of the per-layer statistics; by default the configuration's.
         """
 
@@ -106,11 +128,3 @@ class Mode(ABC):
 
         layer_logits: with every layer's answer; UserError for a mode whose layers have none.
         """
-
-    def check_has_rules(self) -> None:
-        """Raise UserError for a mode without exit rules, which has nothing to sweep."""
-        if not issubclass(self.config_class, EarlyExitConfig):
-            raise UserError(
-                f"--model_type {self.name}: its depth follows from what was learned in training, "
-                "so there is nothing to sweep"
-            )

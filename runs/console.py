@@ -1,5 +1,4 @@
-"""Progress and messages of a script: live bars in a terminal; messages above them, each warning
-once."""
+"""Progress bars in a terminal, messages in a log, and tables in Markdown. Loads no torch."""
 
 import logging
 import sys
@@ -11,24 +10,36 @@ from tqdm import tqdm
 logger = logging.getLogger(__name__)
 
 
-def progress(**options: Any) -> tqdm:
-    """Make a tqdm with these arguments, which a terminal alone shows."""
-    defaults: dict[str, Any] = {"disable": None, "leave": False, "dynamic_ncols": True}
-    return tqdm(**{**defaults, **options})
+def progress(**tqdm_arguments: Any) -> tqdm:
+    """Make a progress bar that is shown in a terminal alone, and removed when it is done.
+
+        with progress(total=steps, desc="Training") as bar:
+            bar.update()
+
+    tqdm_arguments: as tqdm has them.
+    """
+    defaults: dict[str, Any] = {
+        "disable": None,  # where there is no terminal
+        "leave": False,
+        "dynamic_ncols": True,
+    }
+    return tqdm(**{**defaults, **tqdm_arguments})
 
 
 class StdoutHandler(logging.StreamHandler):
-    """Messages to stdout, above a live bar; the same warning only once."""
+    """A handler that logs to stdout, above a live progress bar, and each warning only once."""
 
     def __init__(self) -> None:
         super().__init__(sys.stdout)
-        self.said: set[str] = set()
+        self.warnings: set[str] = set()  # the texts that have been logged
 
     def emit(self, record: logging.LogRecord) -> None:
+        """Log a message, unless it is a warning that has been logged before."""
         if record.levelno >= logging.WARNING:
-            if (text := record.getMessage()) in self.said:
+            text = record.getMessage()
+            if text in self.warnings:
                 return
-            self.said.add(text)
+            self.warnings.add(text)
         with tqdm.external_write_mode(self.stream):
             super().emit(record)
 
@@ -41,6 +52,15 @@ def log_facts(title: str, facts: Mapping[str, object]) -> None:
 
 
 def markdown_table(columns: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """Format a Markdown table with the titles of its columns; no newline at the end."""
-    head, *body = ("".join(f" {cell}".rstrip() + " |" for cell in row) for row in (columns, *rows))
-    return "\n".join(f"|{line}" for line in (head, "---|" * len(columns), *body))
+    """Format a Markdown table, without a newline at its end.
+
+    columns: their titles.
+    """
+    lines = [table_line(columns), "|" + "---|" * len(columns)]
+    lines += [table_line(row) for row in rows]
+    return "\n".join(lines)
+
+
+def table_line(cells: Sequence[object]) -> str:
+    """Format a row of a Markdown table; an empty cell is a space."""
+    return "|" + "".join(f" {cell}".rstrip() + " |" for cell in cells)

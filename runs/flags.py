@@ -1,18 +1,28 @@
 """A script's flags, as dataclasses whose fields say what a flag means and which values it takes.
 
-A field declared by `option` is a flag. `parse` reads the flags of several dataclasses, each a
-group of --help. As transformers' HfArgumentParser, but --help and a wrong flag answer at once, for
-transformers alone takes half a second to load.
+A field declared by `option` is a flag. `parse` reads the flags of several dataclasses, each a group
+of --help:
+
+    @dataclass(frozen=True, kw_only=True)
+    class SpeedSettings:
+        \"\"\"Measurement.\"\"\"
+
+        repeats: int = option(3, "number of repetitions", AT_LEAST_1)
+
+    (speed,) = parse([SpeedSettings], "Measure the speed.")
+
+This is what transformers' HfArgumentParser does, but --help and a wrong flag answer at once, since
+transformers alone takes half a second to load. Loads no torch.
 """
 
 import argparse
 import difflib
 import inspect
+import math
 import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NoReturn, get_args, get_origin
@@ -21,29 +31,39 @@ import yaml
 
 from elbert_base.errors import UserError
 from elbert_base.files import read_regular_file
-from elbert_base.keys import LARGEST, Key
+from elbert_base.keys import LARGEST_FLOAT32, Key
+
+CONFIG_SUFFIXES = (".json", ".yaml", ".yml")  # of a file of flags
 
 
 @dataclass(frozen=True)
 class Allowed:
-    """The range of a flag's number, both ends included; `resuming`: a flag that may change on
-    resume, and between machines that share a search."""
+    """The values that a flag may have.
 
-    low: float = -LARGEST
-    high: float = LARGEST
+    Attributes:
+        low, high: the range of a number, both ends included.
+        resuming: whether the flag may change when a run is resumed, and between machines that share
+            a search: it alters no step.
+    """
+
+    low: float = -LARGEST_FLOAT32
+    high: float = LARGEST_FLOAT32
     resuming: bool = False
 
     def reader(self, kind: type) -> Callable[[str], Any]:
-        """Make an argparse type that reads `kind`, a number within the range."""
+        """Make an argparse type that reads a value of type `kind`; a number within the range."""
         if kind not in (int, float):
             return kind
         key = Key(kind, None, "", self.low, self.high)
 
         def read(text: str) -> float:
-            with suppress(ValueError):
-                if key.is_valid(value := kind(text)):
-                    return value
-            raise argparse.ArgumentTypeError(f"{text}: allowed is {key.allowed()}")
+            try:
+                value = kind(text)
+            except ValueError:
+                value = math.nan  # which no flag may have
+            if not key.is_valid(value):
+                raise argparse.ArgumentTypeError(f"{text}: allowed is {key.allowed()}")
+            return value
 
         return read
 
@@ -57,7 +77,6 @@ COUNT_OR_NONE = Allowed(low=0, resuming=True)
 SEED = Allowed(low=0, high=2**32 - 1)  # NumPy's
 SHARE = Allowed(low=0, high=1)
 
-
 # transformers' names of some flags.
 ALIASES = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",
@@ -67,12 +86,22 @@ ALIASES = {
 }
 
 
-def option(default: Any, meaning: str, allowed: Allowed = ANY, **words: Any) -> Any:
-    """Declare a dataclass field that is a flag; one with the default `...` is required.
+# Declaring flags.
 
-    meaning: for --help. words: argparse's choices, metavar, nargs, const, type.
+
+def option(default: Any, meaning: str, allowed: Allowed = ANY, **argparse_options: Any) -> Any:
+    """Declare a dataclass field that is a flag.
+
+    Args:
+        default: `...` for a flag that must be given.
+        meaning: a noun phrase for --help.
+        argparse_options: choices, metavar, nargs, const or type, as `add_argument` has them.
     """
-    metadata = {"help": meaning.replace("%", "%%"), "allowed": allowed, **words}
+    metadata = {
+        "help": meaning.replace("%", "%%"),  # argparse formats it
+        "allowed": allowed,
+        **argparse_options,
+    }
     if default is ...:
         return field(metadata={**metadata, "required": True})
     if isinstance(default, list):
@@ -80,119 +109,204 @@ def option(default: Any, meaning: str, allowed: Allowed = ANY, **words: Any) -> 
     return field(default=default, metadata=metadata)
 
 
-def flags_of(kind: type) -> Iterator[tuple[Field, Mapping[str, Any]]]:
-    """Yield the fields of a class of settings, each with what `option` says of it, here or in a
-    base: a subclass may give a flag another default, as it may any field."""
-    for entry in fields(kind):
-        declared = (base.__dataclass_fields__.get(entry.name) for base in kind.__mro__[:-1])
-        yield entry, next(x.metadata for x in declared if x and x.metadata)
+@dataclass(frozen=True)
+class Flag:
+    """A flag: a dataclass field, and what `option` says of it.
+
+    Attributes:
+        field: the field.
+        allowed: its values.
+        argparse_options: keyword arguments of `add_argument`.
+    """
+
+    field: Field
+    allowed: Allowed
+    argparse_options: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Name of the field, and of the flag behind its two dashes."""
+        return self.field.name
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        """Add the flag to a parser, or to a group of one."""
+        argparse_options = dict(self.argparse_options)
+        if self.field.default is not MISSING:
+            argparse_options["default"] = self.field.default
+        kind: Any = self.field.type
+        if isinstance(kind, types.UnionType):  # something, or None
+            kind = get_args(kind)[0]
+        if get_origin(kind) is list:
+            kind = get_args(kind)[0]
+            argparse_options.setdefault("nargs", "+")
+        if kind is bool:
+            argparse_options["action"] = "store_true"
+        else:
+            argparse_options.setdefault("type", self.allowed.reader(kind))
+        parser.add_argument(*spellings(self.name), **argparse_options)
 
 
 def spellings(name: str) -> list[str]:
-    """List the names of a field's flag."""
-    return [f"--{spelling}" for spelling in (name, ALIASES.get(name)) if spelling]
+    """List how the flag of a field may be written: by its own name, and by transformers'."""
+    names = [name]
+    if name in ALIASES:
+        names.append(ALIASES[name])
+    return [f"--{name}" for name in names]
 
 
-def add_flag(parser: argparse._ActionsContainer, field: Field, metadata: Mapping[str, Any]) -> None:
-    """Add the flag of a dataclass field, see `flags_of`."""
-    words, kind = dict(metadata), field.type
-    allowed = words.pop("allowed")
-    if field.default is not MISSING:
-        words["default"] = field.default
-    if isinstance(kind, types.UnionType):  # something, or None
-        kind = get_args(kind)[0]
-    if get_origin(kind) is list:
-        kind = get_args(kind)[0]
-        words.setdefault("nargs", "+")
-    reads: dict[str, Any] = {"action": "store_true"}
-    if kind is not bool:
-        reads = {"type": allowed.reader(kind)}
-    parser.add_argument(*spellings(field.name), **reads | words)
+def flags_of(settings_class: type) -> Iterator[Flag]:
+    """Yield the flags of a class of settings.
+
+    A subclass may give a flag of its base another default, as it may any field: what `option` says
+    of the flag is then the base's.
+    """
+    for entry in fields(settings_class):
+        for base in settings_class.__mro__:
+            declared = getattr(base, "__dataclass_fields__", {}).get(entry.name)
+            if declared and declared.metadata:
+                metadata = dict(declared.metadata)
+                yield Flag(entry, metadata.pop("allowed"), metadata)
+                break
+
+
+# Reading a command line.
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help with the default of every flag that has one."""
+    """A formatter of --help that adds the default of every flag that has one."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        said = action.help or ""
-        tells = action.nargs == 0 or action.default in (None, "", []) or "default" in said
-        return said if tells else f"{said} (default: %(default)s)"
+        text = action.help or ""
+        is_switch = action.nargs == 0
+        has_default = action.default not in (None, "", [])
+        if is_switch or not has_default or "default" in text:
+            return text
+        return f"{text} (default: %(default)s)"
 
 
 class FlagParser(argparse.ArgumentParser):
-    """argparse without abbreviations, whose errors are one line, with the nearest flags. Each of
-    `classes` is a group of --help, named after it."""
+    """An argparse parser without abbreviations, whose errors are one line with the nearest flags.
+
+    classes: of settings. Each is a group of --help, with the last word of the class's name for a
+    title.
+    """
 
     def __init__(self, description: str | None = None, classes: Sequence[type] = ()) -> None:
-        options = {"formatter_class": HelpFormatter, "usage": "%(prog)s [FLAGS]"}
-        super().__init__(description=description, allow_abbrev=False, **options)
-        for kind in classes:
-            words = re.findall("[A-Z][a-z]+", kind.__name__.removesuffix("Settings"))
-            group = self.add_argument_group(words[-1].lower(), inspect.getdoc(kind))
-            for entry, metadata in flags_of(kind):
-                add_flag(group, entry, metadata)
+        super().__init__(
+            description=description,
+            usage="%(prog)s [FLAGS]",
+            formatter_class=HelpFormatter,
+            allow_abbrev=False,
+        )
+        for settings_class in classes:
+            group = self.add_argument_group(
+                group_title(settings_class), inspect.getdoc(settings_class)
+            )
+            for flag in flags_of(settings_class):
+                flag.add_to(group)
 
     # argparse's has overloads for a namespace, which no script here gives.
     def parse_args(  # pyrefly: ignore[bad-override]
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
-        found, unknown = self.parse_known_args(args)
+        """Parse a command line; for an unknown flag, print the nearest and exit with status 2."""
+        values, unknown = self.parse_known_args(args)
         if unknown:
             flag = unknown[0].partition("=")[0]
-            near = difflib.get_close_matches(flag, self._option_string_actions)
-            advice = f"did you mean {' or '.join(near)}?" if near else "--help lists all"
+            nearest = difflib.get_close_matches(flag, self._option_string_actions)
+            advice = f"did you mean {' or '.join(nearest)}?" if nearest else "--help lists all"
             self.error(f"unknown flag {flag}; {advice}")
-        return found
+        return values
 
     def error(self, message: str) -> NoReturn:
+        """Print an error in one line, and exit with status 2."""
         self.exit(2, f"error: {message}\n")
+
+
+def group_title(settings_class: type) -> str:
+    """Return the title of a group of --help: "training" for TrainingSettings."""
+    words = re.findall("[A-Z][a-z]+", settings_class.__name__.removesuffix("Settings"))
+    return words[-1].lower()
 
 
 def parse(
     classes: Sequence[type], description: str | None, argv: Sequence[str] | None = None
 ) -> tuple[Any, ...]:
-    """Read the command line, which may begin with a file of flags, as an instance of each class. A
-    class's own `check()`, where it has one, then looks at its values together."""
+    """Read a command line, which may begin with a file of flags, as an instance of each class.
+
+    The method `check` of a class, where it has one, looks at its values together, and may raise
+    UserError. A wrong flag ends the process with status 2.
+
+    Args:
+        classes: dataclasses of settings.
+        description: begins --help.
+        argv: the command line; by default, the process's own.
+    """
     parser = FlagParser(description, classes)
-    found = parser.parse_args(expand_config_file(sys.argv[1:] if argv is None else argv))
-    parsed = []
-    for kind in classes:
-        parsed.append(kind(**{entry.name: getattr(found, entry.name) for entry in fields(kind)}))
-        if hasattr(kind, "check"):
-            parsed[-1].check()
-    return tuple(parsed)
+    values = parser.parse_args(expand_config_file(sys.argv[1:] if argv is None else argv))
+    groups = []
+    for settings_class in classes:
+        names = [entry.name for entry in fields(settings_class)]
+        group = settings_class(**{name: getattr(values, name) for name in names})
+        if hasattr(group, "check"):
+            group.check()
+        groups.append(group)
+    return tuple(groups)
 
 
 def expand_config_file(argv: Sequence[str]) -> list[str]:
-    """Put the flags of the JSON or YAML file that a command line begins with in its place: true is
-    a flag without a value, false and null leave one out, a list is several values."""
-    if not argv or argv[0][:1] == "-" or not argv[0].endswith((".json", ".yaml", ".yml")):
+    """Put the flags in the JSON or YAML file that a command line begins with, if any, in its place.
+
+    In the file, true stands for a flag without a value, false and null leave a flag out, and a list
+    is several values. Raises UserError for a file that holds no flags.
+    """
+    if not argv or argv[0].startswith("-") or not argv[0].endswith(CONFIG_SUFFIXES):
         return list(argv)
-    path = argv[0]
-    try:
-        text = read_regular_file(Path(path)).decode()
-        found = yaml.load(text, Loader=yaml.BaseLoader)  # JSON is YAML, too
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path} is no JSON or YAML: {' '.join(str(error).split())[:200]}"
-        ) from error
-    if not isinstance(found, dict) or not all(isinstance(x, str | list) for x in found.values()):
-        raise UserError(f"{path}: flags are written as NAME: VALUE, one a line")
+    path, *other_flags = argv
     flags = []
-    for name, value in found.items():
-        if value not in ("false", "null", ""):
-            values = value if isinstance(value, list) else [value]
-            flags += [f"--{name}", *(str(x) for x in values if x != "true")]
-    return [*flags, *argv[1:]]
+    for name, value in read_config_file(Path(path)).items():
+        if value in ("false", "null", ""):
+            continue
+        values = value if isinstance(value, list) else [value]
+        flags.append(f"--{name}")
+        flags += [str(text) for text in values if text != "true"]
+    return [*flags, *other_flags]
 
 
-def entries(*many: Any) -> Iterator[tuple[str, Any, Allowed]]:
-    """Yield name, value and `Allowed` of every field of settings."""
-    for settings in many:
-        for entry, metadata in flags_of(type(settings)):
-            yield entry.name, getattr(settings, entry.name), metadata["allowed"]
+def read_config_file(path: Path) -> dict[str, str | list[Any]]:
+    """Read a file of flags; raises UserError where it holds anything else."""
+    try:
+        text = read_regular_file(path).decode()
+        # JSON is YAML as well. The base loader leaves all values as they are written.
+        content = yaml.load(text, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{path} is neither JSON nor YAML: {reason}") from error
+    holds_flags = isinstance(content, dict) and all(
+        isinstance(value, str | list) for value in content.values()
+    )
+    if not holds_flags:
+        raise UserError(f"{path}: flags are written as NAME: VALUE, one a line")
+    return content
 
 
-def as_dict(*many: Any) -> dict[str, Any]:
-    """Return all values of some settings by their flags' names."""
-    return {name: value for name, value, _ in entries(*many)}
+# The values of settings.
+
+
+def as_dict(*groups: Any) -> dict[str, Any]:
+    """Return all values of some settings, by their flags' names."""
+    values = {}
+    for settings in groups:
+        for flag in flags_of(type(settings)):
+            values[flag.name] = getattr(settings, flag.name)
+    return values
+
+
+def fixed_flags(*groups: Any) -> dict[str, Any]:
+    """Return the values of those flags that must not change when a run is resumed, by name."""
+    values = {}
+    for settings in groups:
+        for flag in flags_of(type(settings)):
+            if not flag.allowed.resuming:
+                values[flag.name] = getattr(settings, flag.name)
+    return values

@@ -1,143 +1,135 @@
-"""A run's folder: what it holds, and which of its results are still true. Loads no torch."""
+"""A folder of results, which knows what runs wrote into it. Loads no torch."""
 
-import logging
 import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from elbert_base.errors import UserError
-from elbert_base.exit_settings import EXIT_FILE
-from elbert_base.files import WEIGHT_FILES, file_hash, read_json, resolve_within, weight_file
-from runs.files import RunFolder, put_aside
-from runs.settings import RunSettings
+from elbert_base.files import file_hash, read_json, resolve_within
+from runs.files import Write, as_json, locked, put_aside, temporary_file, write_json
 
-logger = logging.getLogger(__name__)
-
-IN_PROGRESS = "training_in_progress.json"  # what is trained; renamed at the end to
-FINISHED = "training_finished.json"
-STATE = "training_state.json"  # of a checkpoint
-LOCK = ".training.lock"  # `runs.start.lock_output_dir`, while a run trains into the folder
+LIST_FILE = "written.json"
+GROWING = "any content"  # on the list, in place of a hash
 
 
-def checkpoints_of(output_dir: str | Path) -> list[Path]:
-    """List the checkpoints of a run, in order of their steps."""
-    named = [x for x in Path(output_dir).glob("checkpoint-*") if x.name[11:].isdecimal()]
-    of_runs = [x for x in named if (x / STATE).exists() or RunFolder(x).read_list()]
-    whole = [path for path in of_runs if (path / "config.json").exists()]
-    return sorted(whole, key=lambda path: int(path.name[11:]))
+class RunFolder:
+    """A folder of results, with the list of what runs wrote into it.
 
+    The list, `written.json`, has the names of these files and the SHA-256 of each. A file is put on
+    the list before it is moved to its name: whenever a run is killed, each of its files is on the
+    list, and no other is. Only what is on the list, and unchanged since, is ever removed or written
+    over; a user's file that is in the way is renamed. A link is not followed.
 
-def latest_checkpoint(output_dir: str | Path) -> Path | None:
-    return (checkpoints_of(output_dir) or [None])[-1]
+        results = RunFolder(output_dir)
+        results.write_json("eval_results.json", summary)
 
-
-def is_finished(output_dir: str | Path) -> bool:
-    """Tell whether `output_dir` holds a model whose training came to its end."""
-    directory = Path(output_dir)
-    return (directory / "config.json").exists() and not (directory / IN_PROGRESS).exists()
-
-
-def check_finished(output_dir: str | Path, script: str = "the command") -> None:
-    """Raise UserError unless `output_dir` holds a model whose training came to its end."""
-    if is_finished(output_dir):
-        return
-    if not (Path(output_dir) / IN_PROGRESS).exists():
-        raise UserError(f"no trained model in {output_dir}; run {script} with --do_train first")
-    advice = "train again with --overwrite_output_dir"
-    if kept := latest_checkpoint(output_dir):
-        advice = "go on with its command and --resume_from_checkpoint latest, or evaluate its last "
-        advice += f"checkpoint with --output_dir {kept}"
-    raise UserError(f"training in {output_dir} did not finish; {advice}")
-
-
-def check_output_dir(run: RunSettings, writes: bool) -> None:
-    """Make --output_dir for what a training `writes`; without, look for its trained model."""
-    directory = Path(run.output_dir)
-    if not writes:
-        check_finished(directory)
-    welcome = not writes or run.overwrite_output_dir or run.resume_from_checkpoint
-    there = os.path.isdir(directory)  # pathlib's raises for a long name
-    if not welcome and there and any(path.name != LOCK for path in directory.iterdir()):
-        raise UserError(
-            f"--output_dir {directory} exists and is not empty; add --resume_from_checkpoint to go "
-            "on with its training, --overwrite_output_dir to begin it anew, or choose another"
-        )
-    directory.mkdir(parents=True, exist_ok=True)
-
-
-def results_folder(model: Path, suffix: str) -> Path:
-    """Folder of an evaluation's results: that of the trained model, with `suffix` for the
-    second half of a task."""
-    # As text: "." has no name to add to.
-    return Path(os.path.abspath(model) + suffix)
-
-
-def statistics_folder(model: Path, my_out_dir: str, model_name: str, task: str) -> Path:
-    """Make and return the folder my_out_dir/model_name/task in the model's folder.
-
-    If it cannot be made, it is stat_out/task, or the model's folder itself.
-    """
-    for name in (Path(my_out_dir, model_name), Path("stat_out")):
-        folder = model / name / task
-        try:
-            if resolve_within(model, folder.absolute()) is None:  # a foreign config.json or link
-                raise OSError(None, f"leads out of {model}")
-            folder.mkdir(parents=True, exist_ok=True)
-            return folder
-        except OSError as error:
-            used = "stat_out in the model's folder, or --statistics_dir FOLDER"
-            logger.warning("my_out_dir %s: %s; instead: %s", name, error.strerror, used)
-    return model
-
-
-def remove_results(directory: Path) -> None:
-    """Remove what was derived from the weights in `directory`, which a training will replace; put
-    aside `exit_config.json`, which was chosen for these weights."""
-    directory = Path(os.path.abspath(directory))  # "." has no name to put anything behind
-    folders = [directory]
-    config = directory / "config.json"
-    if config.exists() and read_json(config).get("finetuning_task") == "mnli":
-        folders.append(directory.with_name(f"{directory.name}-MM"))
-    for folder in folders:
-        removed = RunFolder(folder).remove()
-        if resolve_within(folder, "sweep"):
-            removed += RunFolder(folder / "sweep").remove()
-        if removed:
-            names = sorted(removed)
-            logger.info("Removed from %s, results of the weights before: %s", folder, names)
-    if (directory / EXIT_FILE).is_file():
-        put_aside(directory / EXIT_FILE, "was chosen for the weights before")
-
-
-class UsedFiles:
-    """What a result is computed from: a model's weights and exit rule, and files of data.
-
-    It is made before they are read; `check` is called before the result is written.
-    weights: the hash of the weights.
+    Where a file is to be written, a str is its name in the folder, and a Path its whole path, which
+    does not begin at the folder: Path("out/a.txt") is file a.txt of RunFolder("out"). Writing
+    raises UserError as `write_file` does.
     """
 
-    def __init__(self, folder: str | Path, *data: str | Path) -> None:
-        self.folder, self.data = Path(folder), [*map(Path, data)]
-        self.hashes = self.now()
-        self.weights = self.hashes[weight_file(folder)]
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
 
-    def now(self) -> dict[Path, str]:
-        """Return the hash of each file; of a data set in a folder, of all its files."""
-        rule = [self.folder / "config.json", self.folder / "exit_config.json"]
-        named = read_json(rule[0]).get("exit_config_path") if rule[0].is_file() else None
-        if isinstance(named, str):  # a folder stands for the file in it
-            inside = (resolve_within(self.folder, x) for x in (named, f"{named}/exit_config.json"))
-            rule += filter(None, inside)
-        data = [x for path in self.data for x in (path.rglob("*") if path.is_dir() else [path])]
-        weights = [self.folder / name for name in WEIGHT_FILES]
-        files = dict.fromkeys((*weights, *rule, *data))
-        return {path: file_hash(path) for path in files if path.is_file()}
+    # Writing.
 
-    def check(self) -> None:
-        """Raise UserError for a file that was changed, made or removed since."""
-        now = self.now()
-        changed = [x for x in self.hashes | now if self.hashes.get(x) != now.get(x)]
-        if changed:
-            raise UserError(
-                f"{changed[0]} was changed while this command used it, so nothing was written; "
-                "give the command again when that has ended"
-            )
+    def write(self, name: str | Path, write: Write) -> None:
+        """Replace a file by what `write` writes, and put it on the list."""
+        path = name if isinstance(name, Path) else self.path / name
+        with temporary_file(path, write) as temporary, locked(self.path / LIST_FILE):
+            self.list_before_move({path: temporary})
+            os.replace(temporary, path)
+
+    def write_text(self, name: str | Path, text: str) -> None:
+        """Replace a file by a text in UTF-8, and put it on the list."""
+        self.write(name, lambda file: file.write(text.encode("utf-8")))
+
+    def write_json(self, name: str | Path, value: Any) -> None:
+        """Replace a file by a value as JSON, and put it on the list."""
+        self.write_text(name, as_json(value))
+
+    def list_before_move(self, files: Mapping[Path, Path]) -> None:
+        """Put files on the list that are about to be moved into the folder.
+
+        A file that is in the way and on no list is renamed. Files that a link leads out of the
+        folder are not listed, and so never removed.
+
+        files: where each is now, by the path that it will have.
+        """
+        listed = self.read_list()
+        has_changed = False
+        for path, current_path in files.items():
+            if not resolve_within(self.path, os.path.abspath(path.parent)):
+                continue
+            name = os.path.relpath(path, self.path)
+            hashes = [file_hash(current_path)]
+            if self.has_own(name, listed):
+                hashes.append(file_hash(path))  # what is there until it is replaced
+            elif os.path.lexists(path):
+                put_aside(path, "has the name of a result that is written now")
+            listed[name] = " ".join(hashes)
+            has_changed = True
+        if has_changed:
+            write_json(self.path / LIST_FILE, listed)
+
+    def list_growing(self, paths: Iterable[Path]) -> None:
+        """Put files on the list that a library goes on writing, whatever they will hold."""
+        growing = {os.path.relpath(path, self.path): GROWING for path in paths}
+        with locked(self.path / LIST_FILE):
+            write_json(self.path / LIST_FILE, {**self.read_list(), **growing})
+
+    # Reading and removing what is listed.
+
+    def read_list(self) -> dict[str, Any]:
+        """Read the list: hashes by name; {} where there is none that can be read."""
+        with suppress(UserError):
+            if (self.path / LIST_FILE).is_file():
+                return read_json(self.path / LIST_FILE)
+        return {}
+
+    def has_own(self, name: str, listed: Mapping[str, Any] | None = None) -> bool:
+        """Tell whether file `name` is there, is no link, and is as a run wrote it.
+
+        listed: the list, where it has been read already.
+        """
+        if listed is None:
+            listed = self.read_list()
+        path = self.path / name
+        # The list may be a foreign one, with names that lead out of the folder.
+        is_file_here = os.path.isfile(path) and not path.is_symlink()
+        if not is_file_here or not resolve_within(self.path, name):
+            return False
+        hashes = listed.get(name)
+        if hashes == GROWING:
+            return True
+        return isinstance(hashes, str) and file_hash(path) in hashes.split()
+
+    def remove(self, names: Iterable[str] | None = None) -> list[str]:
+        """Delete what runs wrote, and the folders that are empty then; return the names deleted.
+
+        names: the files to delete if they are runs' own. By default all, and the list as well.
+        """
+        listed = self.read_list()
+        removed = []
+        # A folder without config.json holds no model: it goes first, so that a run that is killed
+        # here leaves no half of one.
+        candidates = listed if names is None else names
+        for name in sorted(candidates, key=lambda name: name != "config.json"):
+            if self.has_own(name, listed):
+                (self.path / name).unlink()
+                removed.append(name)
+                self.remove_empty_parents(name)
+        if names is None and listed:
+            (self.path / LIST_FILE).unlink(missing_ok=True)
+            with suppress(OSError):  # not empty
+                self.path.rmdir()
+        return removed
+
+    def remove_empty_parents(self, name: str) -> None:
+        """Remove the folders between this one and file `name` that are empty."""
+        *parents, _ = Path(name).parents  # the last is this folder
+        with suppress(OSError):  # not empty
+            for parent in parents:
+                (self.path / parent).rmdir()

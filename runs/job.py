@@ -18,31 +18,39 @@ from elbert.loading.tokenizers import load_tokenizer
 from elbert.loading.weights import load_trained_model
 from elbert.onnx_file import OnnxFile
 from elbert_base.errors import UserError
-from elbert_base.exit_settings import NOTHING, KeyValues, resolve
+from elbert_base.exit_settings import NO_KEYS, KeyValues, resolve
 from elbert_base.keys import keys_of
 from elbert_base.runtime import environment
 from glue.custom import custom_task
 from glue.features import Features, encode
+from glue.splits import Split
 from glue.tables import read_lines
-from glue.tasks import Split, Task, get_task
-from runs.folder import UsedFiles
+from glue.tasks import Task, get_task
 from runs.provenance import Provenance, provenance
 from runs.settings import DataSettings, DevSettings
+from runs.used_files import UsedFiles
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a result belongs to, and how it was computed."""
+    """What a result belongs to, and how it was computed.
+
+    Attributes:
+        provenance: command, flags, commit, versions, and the hashes of weights and data.
+        rule_sources: where each exit key's value is written: a file, a flag, "default".
+        dtype: number type of the matrix products: fp32, bf16 or fp16.
+        onnx: of an exported file: its path, and the runtime.
+        environment: processor, threads, versions.
+    """
 
     provenance: Provenance = field(default_factory=partial(provenance, {}))
-    # Of each exit key: a file, a flag.
     rule_sources: Mapping[str, str] = field(default_factory=dict)
-    dtype: str = ""  # of the matrix products
-    onnx: Mapping[str, str] = field(default_factory=dict)  # of a file: its path, the runtime
-    environment: Mapping[str, str] = field(default_factory=dict)  # processor, threads, versions
+    dtype: str = ""
+    onnx: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Give what is known, by the names that eval_results.json has."""
+        """Return what is known, by the names that eval_results.json has."""
         values = {
             "rule_sources": dict(self.rule_sources),
             "provenance": self.provenance.as_json(),
@@ -55,16 +63,23 @@ class Origin:
 
 @dataclass(frozen=True)
 class Job:
-    """A trained model and a data set, tokenised for it."""
+    """A trained model and a data set, tokenised for it.
+
+    Attributes:
+        batch_size: 1 never pads; larger ones give the same answers.
+        file: an exported file, which answers in place of the model that it was exported from.
+        origin: of its results.
+        used: the files that it was made from, which must not change before there are results.
+    """
 
     model: AlbertPreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     task: Task
     features: Features
-    batch_size: int = 1  # never pads; larger ones give the same answers
-    file: OnnxFile | None = None  # answers in place of the model, which it was exported from
-    origin: Origin = field(default_factory=Origin)  # of its results
-    used: UsedFiles | None = None  # of which a change makes its results untrue
+    batch_size: int = 1
+    file: OnnxFile | None = None
+    origin: Origin = field(default_factory=Origin)
+    used: UsedFiles | None = None
 
     @property
     def config(self) -> Any:
@@ -72,78 +87,121 @@ class Job:
         return self.model.config
 
     def check_unchanged(self) -> None:
-        """Raise UserError where what the job was made from was changed since."""
+        """Raise UserError where a file that the job was made from was changed since."""
         if self.used:
             self.used.check()
 
     def in_type(self, dtype: str) -> "Job":
-        """Give the job in the number type of --dtype, with a copy of the model; its origin says so.
+        """Return the job in the number type of --dtype, which its origin then says.
 
-        An exported file keeps its own type.
+        The model is a copy, unless the type is float32. An exported file keeps its own type, and
+        runs on the CPU.
         """
-        model, device = self.model, self.model.device
-        onnx = {}
         if self.file:
-            name = self.file.dtype
-            onnx = self.file.about
-            device = torch.device("cpu")
-        else:
-            layer_type = dtype_of(dtype, device)
-            name = next(name for name, known in DTYPES.items() if known == layer_type)
-            if layer_type != torch.float32:
-                model = copy.deepcopy(model)
-                cast_layers(model, layer_type)
-        origin = replace(self.origin, dtype=name, onnx=onnx, environment=environment(device))
+            origin = replace(
+                self.origin,
+                dtype=self.file.dtype,
+                onnx=self.file.provenance,
+                environment=environment(torch.device("cpu")),
+            )
+            return replace(self, origin=origin)
+        device = self.model.device
+        layer_type = dtype_of(dtype, device)
+        model = self.model
+        if layer_type != torch.float32:
+            model = copy.deepcopy(model)
+            cast_layers(model, layer_type)
+        origin = replace(
+            self.origin, dtype=dtype_name(layer_type), onnx={}, environment=environment(device)
+        )
         return replace(self, model=model, origin=origin)
 
 
-def find_task(data: DevSettings, trained: Path | None) -> Task:
-    """Find the GLUE task, or make the user's own from its files.
+def dtype_name(layer_type: torch.dtype) -> str:
+    """Return the name of a number type in --dtype: bf16 for torch.bfloat16."""
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    return names[layer_type]
 
-    trained: the folder of a trained model, whose labels the user's task gets. The first line of a
-    title.txt beside a task's files says what figures call them. Raises UserError where flags are
-    missing, or the model was trained for another kind of labels.
+
+# The task of a command's flags.
+
+
+def find_task(data: DevSettings, trained: Path | None) -> Task:
+    """Find the GLUE task that flags name, or make the user's own from its files.
+
+    trained: the folder of a trained model, whose labels the user's task gets.
+
+    Raises UserError where flags are missing, or the model was trained for another kind of labels.
     """
     files: dict[str, str | None] = {"dev": data.validation_file}
     if isinstance(data, DataSettings):
-        files = {"train": data.train_file, **files, "test": data.test_file}
+        # In this order: `custom_task` reads columns and labels from the first that there is.
+        files = {"train": data.train_file, "dev": data.validation_file, "test": data.test_file}
     if not any(files.values()):
-        if not data.task_name:
-            raise UserError("--task_name is missing; give one of GLUE's, or a file of your own")
-        if not data.data_dir:
-            raise UserError("--data_dir is missing: the folder with the task's .tsv files")
-        task, title = get_task(data.task_name), Path(data.folder, "title.txt")
-        if title.is_file() and (first := next(read_lines(title), None)):
-            return replace(task, title=first[1].strip()[:100])
-        return task
-    labels = trained_labels(trained) if trained else None
-    several = bool(data.label_separator) or "," in (data.label_column_name or "")
-    if trained and load_config(trained).is_multi_label != several:
-        raise UserError(
-            f"{trained} was trained for {'one label' if several else 'several labels'} an example; "
-            "--label_separator, or several columns in --label_column_name, mean several"
-        )
+        return find_glue_task(data)
+    if trained:
+        check_label_kind(data, trained)
     return custom_task(
         files,
-        labels=labels,
+        labels=trained_labels(trained) if trained else None,
         text_columns=data.text_column_names,
         label_column=data.label_column_name,
         separator=data.label_separator,
     )
 
 
-def load_finished(directory: Path, keys: KeyValues | None = None) -> Any:
-    """Load a trained model of any mode, in eval mode, with the exit `keys` or its own.
+def find_glue_task(data: DevSettings) -> Task:
+    """Find the task of --task_name; raises UserError where it or its folder is missing.
 
-    Raises UserError if it is not a trained model.
+    The first line of a title.txt beside the task's files, if any, says what figures call them.
+    """
+    if not data.task_name:
+        raise UserError("--task_name is missing; give one of GLUE's, or a file of your own")
+    if not data.data_dir:
+        raise UserError("--data_dir is missing: the folder with the task's .tsv files")
+    task = get_task(data.task_name)
+    title_file = Path(data.folder, "title.txt")
+    if title_file.is_file():
+        first_line = next(read_lines(title_file), None)
+        if first_line:
+            _, title = first_line
+            return replace(task, title=title.strip()[:100])
+    return task
+
+
+def check_label_kind(data: DevSettings, trained: Path) -> None:
+    """Raise UserError unless flags and the model agree: one label an example, or several."""
+    several = bool(data.label_separator) or "," in (data.label_column_name or "")
+    if load_config(trained).is_multi_label != several:
+        kind = "one label" if several else "several labels"
+        raise UserError(
+            f"{trained} was trained for {kind} an example; --label_separator, or several columns "
+            "in --label_column_name, mean several"
+        )
+
+
+# Opening a trained model.
+
+
+def load_finished(directory: Path, keys: KeyValues | None = None) -> Any:
+    """Load a trained model of any mode, in eval mode, as the class of its mode.
+
+    keys: exit keys to use in place of the folder's own.
+
+    Raises UserError if the folder holds no trained model.
     """
     config_class = config_class_of(mode_in(directory)) or ElbertConfig
     return load_trained_model(directory, load_config(directory, config_class, keys))
 
 
 def check_vocab_size(tokenizer: PreTrainedTokenizerBase, source: str, config: AlbertConfig) -> None:
-    """Raise UserError for a tokenizer, from `source`, with pieces that have no embeddings."""
-    pieces = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
+    """Raise UserError for a tokenizer with pieces that have no embeddings.
+
+    source: of the tokenizer, for the error.
+    """
+    # A vocabulary may leave numbers out.
+    largest_id = max(tokenizer.get_vocab().values(), default=0)
+    pieces = max(len(tokenizer), 1 + largest_id)
     if pieces > config.vocab_size:
         raise UserError(
             f"{source}: the tokenizer has {pieces} pieces, vocab_size is {config.vocab_size}"
@@ -172,24 +230,32 @@ def open_job(
     do_lower_case: bool,
     seed: int,
     flags: Mapping[str, Any],
-    keys: KeyValues = NOTHING,
+    keys: KeyValues = NO_KEYS,
     onnx: str | None = None,
     batch_size: int = 1,
 ) -> Job:
-    """Load the model that was trained on `task` in `directory`, and a split to run it on.
+    """Load the model that was trained on a task, and a split of the task's data to run it on.
 
     Args:
+        directory: the model's folder.
+        task: what the model was trained on.
         split: of the task, or of its second half.
         data: says where texts are cut, and how many dev examples are read.
-        seed: of the numbers that examples bring.
+        device: of the model.
+        do_lower_case: whether texts are lower-cased.
+        seed: of the random numbers that examples bring (see `encode`).
         flags: all of the command's, for the provenance of its results.
-        keys: exit keys of flags, over those of the folder.
+        keys: exit keys of flags, which win over those of the folder.
         onnx: a file exported from the model, which answers in its place.
+        batch_size: see `Job`.
 
     Raises UserError for a model of another task, a tokenizer or length that does not fit it, and
     for whatever is wrong with the data.
     """
-    used = UsedFiles(directory, split.path, *([onnx] if onnx else []))
+    data_files = [split.path]
+    if onnx:
+        data_files.append(Path(onnx))
+    used = UsedFiles(directory, *data_files)
     resolved = resolve(directory, keys_of(mode_in(directory)), keys)
     model = load_finished(directory, resolved)
     check_trained_on(directory, task, model.config)

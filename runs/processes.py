@@ -1,4 +1,4 @@
-"""How a script starts, is stopped, ends, and calls another."""
+"""How a script's process begins, is stopped, ends, and runs another script. Loads no torch."""
 
 import os
 import signal
@@ -12,14 +12,21 @@ from types import FrameType
 from typing import Any, TextIO
 
 from elbert_base.errors import UserError
-from elbert_base.runtime import waiting
+from elbert_base.runtime import spin_environment
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent  # of the project
+
+# Exit statuses, as shells have them.
+USER_ERROR = 2
+SIGNALLED = 128  # and the number of the signal
 
 
 class Console:
-    """stdout or stderr. Where the reader of its pipe goes, what is written is lost, and nothing
-    else: a training goes on."""
+    """stdout or stderr, to which writing never fails.
+
+    Where the process that reads it through a pipe has ended, as in `run_glue.py … | head`, further
+    output is lost and nothing else: a training goes on. All else is the stream's own.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -28,95 +35,132 @@ class Console:
         return getattr(self.stream, name)
 
     def write(self, text: str) -> int:
-        self.attempt(self.stream.write, text)
-        return len(text)
+        """Write a text; return the number of its characters."""
+        try:
+            return self.stream.write(text)
+        except BrokenPipeError:
+            self.discard_output()
+            return len(text)
 
     def flush(self) -> None:
-        self.attempt(self.stream.flush)
-
-    def attempt(self, action: Callable[..., Any], *given: Any) -> None:
+        """Write what the stream has buffered."""
         try:
-            action(*given)
+            self.stream.flush()
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self.stream.fileno())  # where its buffer goes, too
-            os.close(nowhere)
+            self.discard_output()
+
+    def discard_output(self) -> None:
+        """Lead the stream, and what it has buffered, to nowhere from now on."""
+        null_device = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null_device, self.stream.fileno())
+        os.close(null_device)
 
 
 def run_script(main: Callable[[], None]) -> None:
-    """Call `main`; a UserError, or a file that cannot be read or written, becomes one line on
-    stderr and exit status 2, Ctrl-C one and 130.
+    """Call a script's `main`, and end the process with an exit status if it fails.
 
-    Its threads wait for each other as `waiting` says.
+    A UserError, or a file that cannot be read or written, becomes one line on stderr and status 2;
+    a signal to stop becomes one line and 128 plus its number, 130 for Ctrl-C.
     """
-    os.environ.update(waiting())
+    # Before `main` imports torch, whose threads wait for each other as this says.
+    os.environ.update(spin_environment())
     with redirect_stdout(Console(sys.stdout)), redirect_stderr(Console(sys.stderr)):
         try:
             main()
         except (UserError, OSError) as error:
-            shown = "".join(x if x.isprintable() else "?" for x in str(error))
-            print(f"error: {shown}", file=sys.stderr)
-            sys.exit(2)
-        except KeyboardInterrupt as stop:
-            number = signal.Signals((stop.args or (signal.SIGINT,))[0])  # see `call`
-            print(f"{number.name}: stopped", file=sys.stderr)
-            sys.exit(128 + number)
+            print(f"error: {printable(str(error))}", file=sys.stderr)
+            sys.exit(USER_ERROR)
+        except KeyboardInterrupt as interrupt:
+            # Ctrl-C raises it without a number, `call` with that of the signal.
+            number = interrupt.args[0] if interrupt.args else signal.SIGINT
+            print(f"{signal.Signals(number).name}: stopped", file=sys.stderr)
+            sys.exit(SIGNALLED + number)
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
 
 
-class StopSignal:
-    """SIGTERM, Ctrl-C and a closed terminal as a wish, granted after the step at hand.
+def printable(text: str) -> str:
+    """Replace control characters, which a foreign file's name may hold, by question marks."""
+    return "".join(character if character.isprintable() else "?" for character in text)
 
-    Only a second Ctrl-C acts at once. Other signals may well come twice: launchers such as torchrun
-    pass on, Ctrl-C too, what their workers have already received.
+
+class StopSignal:
+    """A context in which SIGTERM, Ctrl-C and a closed terminal only leave a request to stop.
+
+        with StopSignal() as stop:
+            while not stop.received:
+                ...  # one step
+
+    A second Ctrl-C acts at once. Other signals may come twice by themselves: launchers such as
+    torchrun pass on what their workers have already received, and Ctrl-C as well.
+
+    Attributes:
+        received: the number of the first signal; None before.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self.replaced: dict[int, Any] = {}  # the handlers before, by signal
+        self.usual_handlers: dict[int, Any] = {}  # by signal
 
     def __enter__(self) -> "StopSignal":
-        wanted = [signal.SIGTERM, signal.SIGINT]
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # under nohup a terminal may close
-            wanted.append(signal.SIGHUP)
-        self.replaced = {number: signal.signal(number, self.receive) for number in wanted}
+        numbers = [signal.SIGTERM, signal.SIGINT]
+        # Under nohup it is ignored, and a terminal may close.
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        for number in numbers:
+            self.usual_handlers[number] = signal.signal(number, self.receive)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, handler in self.replaced.items():
+        for number, handler in self.usual_handlers.items():
             signal.signal(number, handler)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: note the first one, and let a second Ctrl-C act."""
         self.received = self.received or number
-        if number == signal.SIGINT and "LOCAL_RANK" not in os.environ:  # which launchers set
-            signal.signal(number, self.replaced[number])
+        is_launched = "LOCAL_RANK" in os.environ  # which launchers set
+        if number == signal.SIGINT and not is_launched:
+            signal.signal(number, self.usual_handlers[number])
 
 
 def call(script: str, flags: Sequence[str], log: Path | None = None) -> None:
-    """Run a script of the project's root to its end, with its output in `log`; UserError where that
-    is an error. A signal to stop is passed on to it, as SIGTERM; when it has saved and is gone, a
-    KeyboardInterrupt with the signal's number follows."""
+    """Run a script of the project's root to its end, in a process of its own.
+
+        call("run_glue.py", ["--do_train", "--output_dir", "out"], log=Path("out/run.log"))
+
+    log: the file that its output is added to; by default it goes where this process's output goes.
+
+    Raises:
+        UserError: the script ended with another status than 0.
+        KeyboardInterrupt: this process was told to stop. The script has then been stopped by
+            SIGTERM and has saved what it does; the signal's number is the argument.
+    """
     with StopSignal() as stop, log.open("a") if log else nullcontext() as output:
-        # A session of its own: a terminal's Ctrl-C would reach it twice, and so at once.
-        child = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, str(ROOT / script), *flags],
             stdout=output,
             stderr=subprocess.STDOUT if log else None,
+            # Else a terminal's Ctrl-C would reach it twice, and so stop it at once.
             start_new_session=True,
         )
         try:
-            while child.poll() is None and not stop.received:
+            while process.poll() is None and not stop.received:
                 time.sleep(0.1)
             if stop.received:
-                child.terminate()
-            status = child.wait()
+                process.terminate()
+            status = process.wait()
         finally:
-            child.kill()  # at a second Ctrl-C
+            process.kill()  # at a second Ctrl-C, which ends the waiting
     if stop.received:
         raise KeyboardInterrupt(stop.received)
     if status:
-        last = log.read_text(errors="replace").strip().rpartition("\n")[2] if log else ""
-        said = f": {last} (see {log})" if log else ""
-        raise UserError(f"{script} ended with status {status}{said}")
+        raise UserError(f"{script} ended with status {status}{last_line(log)}")
+
+
+def last_line(log: Path | None) -> str:
+    """Quote the last line of a log for an error message; "" where there is no log."""
+    if log is None:
+        return ""
+    *_, line = log.read_text(errors="replace").strip().split("\n")
+    return f": {line} (see {log})"

@@ -2,36 +2,37 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedDataParallelKwargs, set_seed
-from filelock import Timeout
 from transformers.utils import logging as hf_logging
 
 from elbert.cpu_packing import EMULATED, is_emulated
 from elbert_base.errors import UserError
 from elbert_base.runtime import keep_freed_memory, launched_processes
 from runs.console import StdoutHandler
-from runs.files import locked
-from runs.folder import check_output_dir
+from runs.output_dir import check_output_dir, locked_for_training
 from runs.settings import RunSettings
 
 logger = logging.getLogger(__name__)
 
 
-def make_accelerator(no_cuda: bool, precision: str, **options: Any) -> Accelerator:
-    """HF's device and processes. UserError for a `precision` (no, bf16, fp16) they cannot do."""
-    launched_processes()  # accelerate reads them without a check
+def make_accelerator(no_cuda: bool, precision: str, **accelerator_arguments: Any) -> Accelerator:
+    """Make HF's accelerator, which knows the device and the processes.
+
+    precision: no, bf16 or fp16. Raises UserError for a precision that the device cannot do, and for
+    variables of a launcher that are no numbers.
+    """
+    launched_processes()  # accelerate reads a launcher's variables without a check
     # Without `cpu`, several processes on a machine without a GPU would not find each other.
     cpu = no_cuda or not torch.accelerator.is_available()
     try:
         if cpu and precision == "fp16":
             raise ValueError("needs a GPU")
-        return Accelerator(cpu=cpu, mixed_precision=precision, **options)
+        return Accelerator(cpu=cpu, mixed_precision=precision, **accelerator_arguments)
     except ValueError as error:
         raise UserError(f"mixed precision {precision}: {error}; on a CPU use --bf16") from error
 
@@ -55,17 +56,15 @@ def start_script(accelerator: Accelerator, seed: int) -> None:
 
 @contextmanager
 def lock_output_dir(output_dir: str, accelerator: Accelerator, trains: bool) -> Iterator[None]:
-    """Keep --output_dir to a run that `trains`, until it is over, for all of its processes."""
-    locks = trains and accelerator.is_main_process
-    try:
-        with locked(Path(output_dir, "training"), timeout=0) if locks else nullcontext():
-            accelerator.wait_for_everyone()  # before the main process writes into it
-            yield
-    except Timeout as error:
-        raise UserError(
-            f"--output_dir {output_dir} is being trained into by another run: wait for its end, "
-            "stop it, or choose another"
-        ) from error
+    """Keep --output_dir to a run that `trains`, with all of its processes, until it is over.
+
+    Raises UserError where another training holds it.
+    """
+    with ExitStack() as stack:
+        if trains and accelerator.is_main_process:
+            stack.enter_context(locked_for_training(output_dir))
+        accelerator.wait_for_everyone()  # before the main process writes into it
+        yield
 
 
 @contextmanager

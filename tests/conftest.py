@@ -84,6 +84,11 @@ def random_ids(batch: int, length: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(5, TINY["vocab_size"], (batch, length), generator=generator)
 
 
+def made_texts(count: int = 12) -> list[list[int]]:
+    """Token ids of texts whose lengths differ."""
+    return [random_ids(1, 3 + (5 * i) % 11, i)[0].tolist() for i in range(count)]
+
+
 def job_of(model, texts: Sequence[Sequence[int]], **settings) -> Job:
     """A job on RTE texts of token ids, whose labels are 0 and 1 in turn; `pad_token_id` is all that
     it asks its tokenizer for."""
@@ -186,11 +191,11 @@ def glue(script, albert_dir, rte, request) -> Callable[..., Outcome]:
     """
     pictures = request.node.get_closest_marker("pictures")
 
-    def run(out: Path, *more, weights: Path = albert_dir, data: Path = rte, task: str = "RTE"):
+    def run(out: Path, *arguments, weights: Path = albert_dir, data: Path = rte, task: str = "RTE"):
         with pytest.MonkeyPatch.context() as patch:
             if not pictures:
                 patch.setattr(Figure, "savefig", lambda _, file, **options: file.write(b"none"))
-            return script(run_glue.main, *flags(weights, data, out, task, *more))
+            return script(run_glue.main, *flags(weights, data, out, task, *arguments))
 
     return run
 
@@ -224,9 +229,9 @@ def corpus(tmp_path_factory) -> Path:
 def pretrain(script, corpus, spiece) -> Callable[..., Outcome]:
     """`pretrain(out, "--do_eval", ...)` runs run_pretraining.py on the corpus."""
 
-    def run(out: Path, *more, **options) -> Outcome:
-        flags = pretraining_flags(corpus, spiece, out, *more, **options)
-        return script(run_pretraining.main, *flags)
+    def run(out: Path, *arguments, **options) -> Outcome:
+        all_flags = pretraining_flags(corpus, spiece, out, *arguments, **options)
+        return script(run_pretraining.main, *all_flags)
 
     return run
 

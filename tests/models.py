@@ -37,9 +37,9 @@ def hidden_states(model, ids, mask=None, types=None) -> list[torch.Tensor]:
         return [start, *layer_states(model, start, attention_mask_of(mask))]
 
 
-def assert_near(found, expected, tolerance: float = 1e-5) -> None:
+def assert_near(actual, expected, tolerance: float = 1e-5) -> None:
     """Within an absolute tolerance, whatever the size."""
-    torch.testing.assert_close(found, expected, atol=tolerance, rtol=0)
+    torch.testing.assert_close(actual, expected, atol=tolerance, rtol=0)
 
 
 def packed_on(has_avx512: bool) -> Callable[[torch.nn.Module], torch.nn.Module]:

@@ -1,6 +1,6 @@
 """Checkpoints: what a training run leaves on disk, and how another run goes on from it.
 
-The list of what a run wrote (`runs.files.RunFolder`) tells a damaged checkpoint from an intact one.
+The list of what a run wrote (see `RunFolder`) tells a damaged checkpoint from an intact one.
 Tensors are safetensors and the rest is JSON: reading either runs no code.
 """
 
@@ -25,8 +25,17 @@ from elbert_base.errors import UserError
 from elbert_base.files import read_json
 from elbert_base.keys import path_keys
 from runs import files
-from runs.flags import entries
-from runs.folder import FINISHED, IN_PROGRESS, STATE, checkpoints_of, is_finished, latest_checkpoint
+from runs.fingerprint import differences
+from runs.flags import fixed_flags
+from runs.folder import LIST_FILE, RunFolder
+from runs.output_dir import (
+    FINISHED,
+    IN_PROGRESS,
+    STATE,
+    checkpoints_of,
+    is_finished,
+    latest_checkpoint,
+)
 from runs.settings import RunSettings, ScriptSettings
 from training.model_folder import replace_directory, write_model
 
@@ -108,10 +117,8 @@ class RunFingerprint:
 
         record: what `as_json` returned then. Returns "" where none differs.
         """
-        differences = files.differences(by_flag(record), by_flag(self.as_json()))
-        return "; ".join(
-            f"{flag} was {old!r}, is {new!r}" for flag, (old, new) in differences.items()
-        )
+        changes = differences(by_flag(record), by_flag(self.as_json()))
+        return "; ".join(f"{flag} was {old!r}, is {new!r}" for flag, (old, new) in changes.items())
 
 
 def by_flag(record: Json) -> Json:
@@ -139,7 +146,7 @@ def run_fingerprint(
         data: fingerprint of the training data, once it is known.
         config: the model's configuration, once it is known.
     """
-    flags = {name: value for name, value, allowed in entries(*settings) if not allowed.resuming}
+    flags = fixed_flags(*settings)
     batch_size = settings.training.per_gpu_train_batch_size * processes
     if config is None:
         return RunFingerprint(flags, batch_size, data)
@@ -234,16 +241,16 @@ def prune(output_dir: str | Path, keep: int | None) -> None:
         return
     for path in checkpoints:
         if path not in newest and not path.is_symlink():
-            files.RunFolder(path).remove()
+            RunFolder(path).remove()
 
 
 def damage(checkpoint: Path) -> str | None:
     """Say what is wrong with the files of a checkpoint; None when it is intact."""
-    folder = files.RunFolder(checkpoint)
+    folder = RunFolder(checkpoint)
     listed = folder.read_list()
     for name in (STATE, OPTIMIZER, SAFE_WEIGHTS_NAME, "config.json"):
         if not folder.has_own(name, listed):
-            return f"{name} is missing, or not as {files.LIST} lists it (SHA-256 differs)"
+            return f"{name} is missing, or not as {LIST_FILE} lists it (SHA-256 differs)"
     return None
 
 
@@ -342,7 +349,7 @@ def begin_training(output_dir: Path, run: RunFingerprint, resumed: bool) -> None
         is_of_a_run = path.name.removeprefix("checkpoint-").isdecimal() and not path.is_symlink()
         is_of_this_run = resumed and (path / "config.json").exists()
         if is_of_a_run and not is_of_this_run:
-            files.RunFolder(path).remove()
+            RunFolder(path).remove()
 
 
 def finish_training(output_dir: Path) -> None:
@@ -355,4 +362,4 @@ def finish_training(output_dir: Path) -> None:
 def remove_best(output_dir: Path) -> None:
     """Remove the folder with the best model so far, if it is the run's own."""
     if not (output_dir / BEST).is_symlink():  # which may lead to another run's
-        files.RunFolder(output_dir / BEST).remove()
+        RunFolder(output_dir / BEST).remove()

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from elbert_base.errors import UserError
-from elbert_base.keys import LARGEST
-from glue.tasks import Task, parse_number
+from elbert_base.keys import LARGEST_FLOAT32
+from glue.splits import parse_number
+from glue.tasks import Task
 
 
 def class_weights(texts: Sequence[str], task: Task, labels: np.ndarray) -> dict[str, float]:
@@ -26,7 +27,7 @@ def class_weights(texts: Sequence[str], task: Task, labels: np.ndarray) -> dict[
         weights = balanced_weights(task, labels)
     else:
         weights = [parse_number(text) or 0.0 for text in texts]
-        if len(weights) != task.num_labels or not all(0 < x < LARGEST for x in weights):
+        if len(weights) != task.num_labels or not all(0 < x < LARGEST_FLOAT32 for x in weights):
             raise UserError(
                 f"--class_weights {' '.join(texts)}: allowed is balanced, or a positive number for "
                 f"each of the classes {', '.join(task.labels[:20])}"

@@ -15,13 +15,14 @@ from accelerate.utils import send_to_device
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from answers.measures import labels_of
 from answers.metric import MetricAtCost
-from answers.report import labels_of
 from elbert.albert import AlbertPreTrainedModel
 from elbert.configuration import AdaptiveConfig
 from elbert_base.errors import UserError
 from glue.features import Features, collate, encode, epoch_batches
-from glue.tasks import Split, Task, about, evaluation_tasks, prediction_tasks
+from glue.splits import Split
+from glue.tasks import Task, describe_task, evaluation_tasks, prediction_tasks
 from modes import MODES
 from modes.base import Mode
 from runs.console import log_facts
@@ -46,7 +47,9 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
 
     Raises UserError for whatever is wrong with flags and files, before the first step.
     """
-    run, data, training = settings.run, settings.data, settings.training
+    run = settings.run
+    data = settings.data
+    training = settings.training
     processes = accelerator.num_processes
     mode = MODES[settings.mode.model_type]
     task = find_task(data, None)
@@ -89,7 +92,7 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
         accelerator,
         state,
         run=run,
-        schedule=training,
+        training=training,
         fingerprint=run_fingerprint(settings, processes, features.digest(), model.config),
         flags=as_dict(*settings),
         report={"class_weights": weights} if weights else {},
@@ -255,14 +258,10 @@ def train_state(
     total: int,
 ) -> TrainState:
     """Make the optimiser of a model and the schedule of `total` steps."""
-    optimizer = make_optimizer(
-        model,
-        name=training.optimizer,
-        learning_rate=training.learning_rate,
-        weight_decay=training.weight_decay,
-        epsilon=training.adam_epsilon,
-    )
-    warmup_steps = training.warmup_steps or math.ceil(total * (training.warmup_ratio or 0))
+    optimizer = make_optimizer(model, training)
+    warmup_steps = training.warmup_steps
+    if not warmup_steps and training.warmup_ratio:
+        warmup_steps = math.ceil(total * training.warmup_ratio)
     kind = training.lr_scheduler_type or "linear"
     return TrainState(
         model=model,
@@ -313,7 +312,7 @@ def announce(
     log_facts(
         "Running training",
         {
-            "Task": about(task),
+            "Task": describe_task(task),
             "Model type": mode.name,
             "Device": f"{accelerator.device}, {accelerator.num_processes} process(es), "
             f"mixed precision {accelerator.mixed_precision}",

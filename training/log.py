@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from elbert_base.errors import UserError
 from elbert_base.files import resolve_within
 from runs.console import progress
-from runs.files import RunFolder
+from runs.folder import RunFolder
 from training.trainer import Trainer
 
 NO_TENSORFLOW = "tensorboard.compat.notf"
@@ -103,7 +103,7 @@ class TrainingLog:
         self.bar.set_postfix(postfix, refresh=False)
         self.bar.update()
         number = self.trainer.state.step
-        every = self.trainer.schedule.logging_steps
+        every = self.trainer.training.logging_steps
         if every > 0 and number % every == 0:
             self.write_entry(learning_rate, outputs[-1])
             return True

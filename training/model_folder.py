@@ -17,6 +17,7 @@ from transformers.utils import WEIGHTS_NAME
 
 from elbert_base.errors import UserError
 from runs import files
+from runs.folder import RunFolder
 
 Fill = Callable[[Path], None]  # writes files into an empty folder
 
@@ -41,7 +42,7 @@ def replace_directory(directory: Path, fill: Fill) -> None:
     if directory.is_symlink():  # what it leads to may be another run's
         files.put_aside(directory, "is a link")
     with new_files(directory, fill, temporary_in=directory.parent) as paths:
-        folder = files.RunFolder(directory)
+        folder = RunFolder(directory)
         folder.remove()
         directory.mkdir(exist_ok=True)
         folder.list_before_move({directory / path.name: path for path in paths})
@@ -55,7 +56,7 @@ def new_files(directory: Path, fill: Fill, temporary_in: Path) -> Iterator[list[
     They are in the order in which they are to be moved, config.json last. What is not moved is
     removed. Raises UserError, which names `directory`, for whatever goes wrong.
     """
-    temporary = temporary_in / f".{directory.name}.{os.getpid()}{files.PARTIAL}"
+    temporary = temporary_in / files.partial_name(directory.name)
     try:
         files.clear_partials(temporary_in, directory.name)
         temporary.mkdir(parents=True)

@@ -8,6 +8,8 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, get_scheduler
 
+from runs.settings import Schedule
+
 # Parameters with a learning rate of their own: how their names begin, and the key of the model's
 # configuration that holds the rate. Without a value there, they learn at everybody's rate.
 OWN_RATES = {
@@ -18,14 +20,7 @@ CONSTANT = "exit_weights"  # whose rate follows no schedule, and whose gradients
 NOT_DECAYED = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights")  # ends of names
 
 
-def make_optimizer(
-    model: PreTrainedModel,
-    *,
-    name: str,
-    learning_rate: float,
-    weight_decay: float,
-    epsilon: float,
-) -> torch.optim.Optimizer:
+def make_optimizer(model: PreTrainedModel, training: Schedule) -> torch.optim.Optimizer:
     """Make AdamW or LAMB over a model's parameters, in the published groups.
 
     Biases and layer norms have no weight decay. The groups of `OWN_RATES` come behind the others.
@@ -34,15 +29,13 @@ def make_optimizer(
     update whose norm the trust ratio takes, moments are not corrected for their bias, no norm is
     limited, and what does not decay has no trust ratio: else no halting bias could change its sign.
 
-    Args:
-        name: adamw or lamb.
-        learning_rate: the peak rate, of parameters that have no rate of their own.
-        weight_decay: of the parameters that decay.
-        epsilon: ε, which is added to the root of the second moment.
+    training: has the optimiser's name, the peak learning rate of parameters that have no rate of
+    their own, the weight decay, and ε, which is added to the root of the second moment.
     """
-    groups = parameter_groups(model, learning_rate, weight_decay)
-    if name == "adamw":
-        return torch.optim.AdamW(groups, lr=learning_rate, eps=epsilon, fused=True)
+    learning_rate = training.learning_rate
+    groups = parameter_groups(model, learning_rate, training.weight_decay)
+    if training.optimizer == "adamw":
+        return torch.optim.AdamW(groups, lr=learning_rate, eps=training.adam_epsilon, fused=True)
     from pytorch_optimizer import Lamb  # a hundred optimisers: seconds to import
 
     for group in groups:
@@ -50,7 +43,7 @@ def make_optimizer(
     optimizer = Lamb(
         groups,
         lr=learning_rate,
-        eps=epsilon,
+        eps=training.adam_epsilon,
         weight_decouple=False,
         adam_debias=True,  # the library's word for leaving the correction out
     )

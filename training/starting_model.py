@@ -16,7 +16,7 @@ from elbert_base.exit_settings import EXIT_FILE, KeyValues, overriding_file, rea
 from elbert_base.files import find_file, read_json
 from glue.tasks import Task
 from modes.base import Mode
-from runs.files import RunFolder
+from runs.folder import RunFolder
 from runs.job import check_vocab_size
 from runs.settings import ModelSettings
 

@@ -25,9 +25,11 @@ from elbert.loading.weights import abbreviate, load_trained_model
 from elbert_base.errors import UserError
 from elbert_base.files import find_file, read_json, weights_hash
 from glue.features import sorted_batches
-from glue.tasks import Example, Split, Task
+from glue.splits import Example, Split
+from glue.tasks import Task
 from runs.console import progress
-from runs.files import RunFolder, fingerprint
+from runs.fingerprint import fingerprint
+from runs.folder import RunFolder
 
 logger = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from tqdm import tqdm
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from elbert_base.errors import UserError
-from runs.files import RunFolder
-from runs.folder import remove_results
+from runs.folder import RunFolder
+from runs.output_dir import remove_results
 from runs.processes import StopSignal
 from runs.provenance import provenance
 from runs.settings import RunSettings, Schedule
@@ -40,7 +40,7 @@ class Batch(NamedTuple):
     """One process's share of a global batch, which is that of all processes together."""
 
     inputs: dict[str, Tensor]  # of the model's forward
-    share: float | Tensor  # weight of the loss: that of the global batch is the processes' sum
+    share: float | Tensor  # factor of its loss in the global batch's, the sum over processes
 
 
 class Trainer:
@@ -52,7 +52,7 @@ class Trainer:
     Args:
         state: what is trained.
         run: says where to write, how to seed and how to clip.
-        schedule: says when to save; the log reads when an entry is due.
+        training: says when to save; the log reads when an entry is due.
         fingerprint: of the run, for its checkpoints.
         flags: all of the script's, for the provenance of the model.
         report: further fields of training.json.
@@ -64,7 +64,7 @@ class Trainer:
         state: TrainState,
         *,
         run: RunSettings,
-        schedule: Schedule,
+        training: Schedule,
         fingerprint: RunFingerprint,
         flags: Mapping[str, Any],
         report: Mapping[str, Any] = {},
@@ -72,11 +72,12 @@ class Trainer:
         self.accelerator = accelerator
         self.state = state
         self.run = run
-        self.schedule = schedule
+        self.training = training
         self.fingerprint = fingerprint
         self.flags = flags
         self.report = report
-        self.clock = time.monotonic()  # when the training began, less the time between processes
+        # When the training began, as if the processes before this one had ended just now.
+        self.clock = time.monotonic()
         self.directory = Path(run.output_dir)
         self.clipped = clipped_parameters(state.optimizer)
         # What is called for the loss: a model, or an objective around it.
@@ -122,6 +123,7 @@ class Trainer:
         step at hand, with a checkpoint.
         """
         accelerator, state = self.accelerator, self.state
+        save_steps = self.training.save_steps
         losses, outputs = [], []  # of the batches of one step
 
         def is_over() -> bool:
@@ -150,7 +152,7 @@ class Trainer:
                     losses, outputs = [], []
                     if evaluate and (entry_is_due or self.decides_best(until)):
                         self.keep_if_best(evaluate())
-                    if self.schedule.save_steps > 0 and state.step % self.schedule.save_steps == 0:
+                    if save_steps > 0 and state.step % save_steps == 0:
                         self.save()
                     signal_number = signal_on_any_rank(stop, accelerator)
                     if signal_number:

@@ -1,17 +1,18 @@
 """Adaptive Depth ALBERT: every token decides how often the shared layer updates it.
 
-After each update a token gives a halting probability. It stops when these add up to 1 − ε, or at
-`num_hidden_layers` updates. A token that has stopped keeps its state, which others still read. All
-passes share their weights, so its keys and values are constant too: without gradients,
-`RunningTokens` keeps them and leaves out everything else.
+After each update a token gives a halting probability. It halts when these add up to 1 − ε, or at
+`num_hidden_layers` updates. A token that has halted keeps its state, which the others still read.
+All passes share their weights, so its keys and values are constant too: without gradients,
+`RunningTokens` computes them once, and leaves the token out of all later passes.
 
-`act_update` says what becomes of a token's new state. published: the next pass reads its mean with
-the old one, by the halting weight. graves: the next pass reads the new state, and the encoder
-answers with the mean of a token's states by their weights, which add up to 1.
+`act_update` says what becomes of a token's new state. With `published` the next pass reads the mean
+of the new state and the old one, weighted by the halting probability. With `graves` the next pass
+reads the new state, and the encoder returns the weighted mean of a token's states, whose weights
+add up to 1.
 
 Sources: adaptive computation time, Graves (2016), for `Halting`; "How Many Layers and Why? An
-Analysis of the Model Depth in Transformers", Simoulin and Crabbé (2021), whose state-dict names
-these are.
+Analysis of the Model Depth in Transformers", Simoulin and Crabbé (2021), for the model and its
+state-dict names.
 """
 
 from dataclasses import dataclass
@@ -27,12 +28,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from elbert_base.keys import ACT_KEYS, checked
 
-from ..albert import (
-    AlbertEmbeddings,
-    AlbertPreTrainedModel,
-    attention_mask_of,
-    pool,
-)
+from ..albert import AlbertEmbeddings, AlbertPreTrainedModel, attention_mask_of, pool
 from ..configuration import AlbertActConfig
 from ..cpu_packing import PackedActLayer
 from ..layer import KEY_VALUE, QUERY, AlbertLayer, SelfAttention
@@ -40,14 +36,20 @@ from ..loading.weights import ACT_NAMES
 
 
 class Halting(NamedTuple):
-    """State of each token on its way to halting; all tensors have one shape."""
+    """The state of each token on its way to halting; all tensors have the same shape.
 
-    running: Tensor  # bool, is the token still updated?
-    weight_sum: Tensor  # of its halting weights
-    updates: Tensor  # how often it was updated
-    # What was left of 1 before its last update, R of Graves; for a token that the maximum stopped,
-    # what is left after it. The published code has 0 there, with which a model that never halts
-    # would not learn to.
+    Attributes:
+        running: bool, whether the token is still updated.
+        weight_sum: the sum of the token's halting weights so far.
+        updates: how often the token was updated.
+        remainder: what was left of 1 before the token's last update (R of Graves 2016); for a token
+            that stops at the maximum, what is left after it. The published code has 0 there, with
+            which a model that never halts would not learn to halt.
+    """
+
+    running: Tensor
+    weight_sum: Tensor
+    updates: Tensor
     remainder: Tensor
 
     def advance(
@@ -79,12 +81,23 @@ def interpolate(new: Tensor, old: Tensor, weight: Tensor) -> Tensor:
 
 
 def share_of_new(act_update: str, weight: Tensor, running: Tensor) -> Tensor:
-    """Return the part of each token's new state that the next pass reads, (...)."""
+    """Return the share of each token's new state in what the next pass reads, (...).
+
+    weight: of the new states, (...). running: the tokens that this pass updates, (...) bool.
+    """
     return running.to(weight.dtype) if act_update == "graves" else weight
 
 
+class TokenUpdate(NamedTuple):
+    """What one update of a batch's tokens gives."""
+
+    states: Tensor  # what the next pass reads, (batch, length, hidden)
+    weight: Tensor  # of the new states in the mean of `graves`, (batch, length)
+    halting: Halting  # after the update
+
+
 class HaltingScore(nn.Linear):
-    """The halting head's linear map; a new one's bias is `halting_bias`."""
+    """The linear map of the halting head; the bias of a new one is `halting_bias`."""
 
 
 class AlbertAct(nn.Module):
@@ -97,7 +110,7 @@ class AlbertAct(nn.Module):
     def forward(self, state: Tensor) -> Tensor:
         """Read new states (..., hidden); return halting probabilities (...), at least float32.
 
-        Probabilities are added up to a threshold, which half precision is too coarse for.
+        Half precision is too coarse for a sum of probabilities that is compared to a threshold.
         """
         score = self.dense(state).squeeze(-1)
         return score.to(torch.promote_types(score.dtype, torch.float)).sigmoid()
@@ -116,13 +129,16 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
 
     @property
     def halting_head(self) -> nn.Module:
+        """The head that says how probable it is that a token halts here."""
         return self.act
 
     @property
     def attention_norm(self) -> nn.LayerNorm:
+        """The layer norm between attention and feed-forward."""
         return self.LayerNorm
 
     def feed_forward(self, attended: Tensor) -> Tensor:
+        """Run the feed-forward part before its residual connection, (..., hidden)."""
         return self.dropout(super().feed_forward(attended))
 
     def project(self, flat: Tensor, parts: slice) -> Tensor:
@@ -135,11 +151,39 @@ class AlbertActLayer(GradientCheckpointingLayer, AlbertLayer):
         return self.feed_forward_block(flat, self.attention.output(context)[0])
 
 
+def update_tokens(
+    layer: AlbertActLayer | PackedActLayer,
+    act_update: str,
+    states: Tensor,
+    mask: Tensor | None,
+    halting: Halting,
+    epsilon: float | Tensor,
+    last: bool | Tensor,
+) -> TokenUpdate:
+    """Run one pass over all tokens, as published: halted ones are computed, and weigh 0.
+
+    Args:
+        layer: the shared layer.
+        act_update: a value of that key, see this file's top.
+        states: (batch, length, hidden).
+        mask: (batch, 1, 1, length) bool, or None without padding.
+        halting: before the update, (batch, length).
+        epsilon: a token halts at 1 − epsilon.
+        last: whether all tokens halt now.
+    """
+    new_states = layer(states, mask)
+    weight, new_halting = halting.advance(layer.act(new_states), epsilon, last)
+    share = share_of_new(act_update, weight, halting.running)
+    return TokenUpdate(interpolate(new_states, states, share), weight, new_halting)
+
+
 class AlbertActEncoder(nn.Module):
     """Applies the shared layer to each token until the token halts.
 
-    Once a token has halted, passes leave out halted ones unless `compact` is off, gradients are
-    wanted, whose keys and values may not be overwritten, or attention is eager, of all tokens.
+    Attributes:
+        compact: whether passes leave out halted tokens, from the first one that halts on. They
+            cannot with gradients, which need the keys and values of every pass, or with eager
+            attention, which computes all tokens as the published code does.
     """
 
     def __init__(self, config: AlbertActConfig) -> None:
@@ -150,53 +194,67 @@ class AlbertActEncoder(nn.Module):
         self.compact = True
 
     def forward(
-        self, embedded: Tensor, mask: Tensor | None, trail: list[Tensor] | None = None
+        self, embedded: Tensor, mask: Tensor | None, all_states: list[Tensor] | None = None
     ) -> tuple[Tensor, Halting]:
-        """Run embeddings (batch, length, embedding); return final states (batch, length, hidden).
+        """Update tokens until all have halted; return their final states and how they halted.
 
-        `mask` is (batch, 1, 1, length) bool, or None without padding. As published, every pass
-        computes all tokens and gives halted ones the weight 0, until `RunningTokens` takes over.
-        The states before the first pass and after each are added to `trail`.
+        Args:
+            embedded: (batch, length, embedding).
+            mask: (batch, 1, 1, length) bool, or None without padding.
+            all_states: a list to which the states before the first pass and after each are added,
+                (batch, length, hidden) each.
+
+        Returns:
+            Final states (batch, length, hidden), and `Halting`, (batch, length).
         """
-        # Under autocast the mapping answers in half precision; states are kept as the weights are.
-        hidden = self.embedding_hidden_mapping_in(embedded)
-        hidden = hidden.to(self.embedding_hidden_mapping_in.weight.dtype)
+        # Under autocast the mapping answers in half precision; states have the weights' type.
+        states = self.embedding_hidden_mapping_in(embedded)
+        states = states.to(self.embedding_hidden_mapping_in.weight.dtype)
         epsilon = checked("act_epsilon", self.config.act_epsilon, ACT_KEYS)
-        halting = self.start(hidden, mask)
-        tokens: RunningTokens | None = None
-        is_eager = self.config._attn_implementation == "eager"
-        can_compact = self.compact and not torch.is_grad_enabled() and not is_eager
-        graves = self.config.act_update == "graves"
-        mean = torch.zeros_like(hidden)  # of a token's states by their weights, for graves
-        if trail is not None:
-            trail.append(hidden.clone())
-        for update in range(1, self.config.num_hidden_layers + 1):
-            running = int(halting.running.sum())
-            if running == 0:
+        act_update = self.config.act_update
+        depth = self.config.num_hidden_layers
+        halting = self.start(states, mask)
+        mean = torch.zeros_like(states)  # of each token's states by their weights, for graves
+        can_compact = self.can_compact()
+        running_tokens: RunningTokens | None = None
+        if all_states is not None:
+            all_states.append(states.clone())
+        for number in range(1, depth + 1):
+            running_count = int(halting.running.sum())
+            if running_count == 0:
                 break
-            last = graves and update == self.config.num_hidden_layers
-            if tokens is None and can_compact and running < halting.running.numel():
-                tokens = RunningTokens(self.config, self.albert_layer, hidden, mask)
-            if tokens is not None:
-                hidden, weight, halting = tokens.update(halting, epsilon, last)
+            # With graves the weights add up to 1; the published code leaves out what remains.
+            last = act_update == "graves" and number == depth
+            if can_compact and running_tokens is None and running_count < halting.running.numel():
+                running_tokens = RunningTokens(self.config, self.albert_layer, states, mask)
+            if running_tokens is None:
+                update = update_tokens(
+                    self.albert_layer, act_update, states, mask, halting, epsilon, last
+                )
             else:
-                new = self.albert_layer(hidden, mask)
-                was_running = halting.running
-                weight, halting = halting.advance(self.albert_layer.act(new), epsilon, last)
-                share = share_of_new(self.config.act_update, weight, was_running)
-                hidden = interpolate(new, hidden, share)
-            if graves:
-                mean = mean + (weight[..., None] * hidden).to(mean.dtype)
-            if trail is not None:
-                trail.append(hidden.clone())  # a later pass may overwrite the states
-        return mean if graves else hidden, halting
+                update = running_tokens.update(halting, epsilon, last)
+            states = update.states
+            halting = update.halting
+            if act_update == "graves":
+                mean = mean + (update.weight[..., None] * states).to(mean.dtype)
+            if all_states is not None:
+                all_states.append(states.clone())  # a later pass may overwrite the states
+        return mean if act_update == "graves" else states, halting
 
-    def start(self, hidden: Tensor, mask: Tensor | None) -> Halting:
-        """Let every real token run; padding has halted before the first update."""
-        running = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
+    def can_compact(self) -> bool:
+        """Tell whether passes may leave out halted tokens; see `compact`."""
+        is_eager = self.config._attn_implementation == "eager"
+        return self.compact and not is_eager and not torch.is_grad_enabled()
+
+    def start(self, states: Tensor, mask: Tensor | None) -> Halting:
+        """Let every real token run; padding has halted before the first update.
+
+        states: (batch, length, hidden). mask: (batch, 1, 1, length) bool, or None without padding.
+        """
+        running = torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
         if mask is not None:
             running = running & mask[:, 0, 0]
-        dtype = torch.promote_types(hidden.dtype, torch.float)
+        dtype = torch.promote_types(states.dtype, torch.float)
         return Halting(
             running=running,
             weight_sum=torch.zeros_like(running, dtype=dtype),
@@ -206,16 +264,24 @@ class AlbertActEncoder(nn.Module):
 
 
 class RunningTokens:
-    """A batch's tokens: a pass gathers, updates and scatters those that still run.
+    """The tokens of a batch: a pass gathers, updates and scatters those that still run.
 
-    states: (batch · length, hidden), of all tokens; the caller's `hidden` is left as it is.
-    key_value: (batch · length, 2·hidden), their keys and values.
+    Args:
+        config: the model's.
+        layer: the shared layer, plain or packed.
+        hidden: (batch, length, hidden), the states now; they are copied, not overwritten.
+        mask: (batch, 1, 1, length) bool, or None without padding.
+
+    Attributes:
+        states: (batch · length, hidden), of all tokens.
+        key_value: (batch · length, 2·hidden), their keys and values.
+        stale_rows: the rows of `key_value` whose states have changed since, or None for none.
     """
 
     def __init__(
         self,
         config: AlbertActConfig,
-        layer: "AlbertActLayer | PackedActLayer",
+        layer: AlbertActLayer | PackedActLayer,
         hidden: Tensor,
         mask: Tensor | None,
     ) -> None:
@@ -224,51 +290,60 @@ class RunningTokens:
         self.mask = mask
         self.states = hidden.flatten(0, 1).clone()
         self.key_value = layer.project(self.states, KEY_VALUE)
-        self.changed: Tensor | None = None  # rows of which key_value is out of date
+        self.stale_rows: Tensor | None = None
 
-    def update(
-        self, halting: Halting, epsilon: float, last: bool
-    ) -> tuple[Tensor, Tensor, Halting]:
-        """Run one pass; return all tokens' states (batch, length, hidden), weights and halting."""
-        was_running = halting.running
-        rows = was_running.flatten().nonzero()[:, 0]
-        if self.changed is not None:
-            changed = self.states[self.changed]
-            self.key_value[self.changed] = self.layer.project(changed, KEY_VALUE)
-        self.changed, state = rows, self.states[rows]  # (running, hidden)
-        new = self.layer_pass(state, was_running)
-        probability = halting.weight_sum.new_zeros(len(self.states))
-        probability[rows] = self.layer.act(new)
-        weight, halting = halting.advance(probability.view_as(halting.weight_sum), epsilon, last)
-        share = share_of_new(self.config.act_update, weight, was_running).flatten()
-        self.states[rows] = interpolate(new, state, share[rows])
-        return self.states.view(*was_running.shape, -1), weight, halting
+    def update(self, halting: Halting, epsilon: float, last: bool) -> TokenUpdate:
+        """Run one pass over the running tokens; arguments as `update_tokens` takes them.
 
-    def layer_pass(self, state: Tensor, running: Tensor) -> Tensor:
+        The states returned are a view of `self.states`, which the next update overwrites.
+        """
+        if self.stale_rows is not None:
+            changed = self.states[self.stale_rows]
+            self.key_value[self.stale_rows] = self.layer.project(changed, KEY_VALUE)
+        running = halting.running  # (batch, length)
+        rows = running.flatten().nonzero()[:, 0]
+        old_states = self.states[rows]  # (running, hidden)
+        new_states = self.layer_pass(old_states, running)
+        probability = halting.weight_sum.new_zeros(len(self.states))  # 0 for halted tokens
+        probability[rows] = self.layer.act(new_states)
+        weight, new_halting = halting.advance(probability.view_as(running), epsilon, last)
+        share = share_of_new(self.config.act_update, weight, running).flatten()
+        self.states[rows] = interpolate(new_states, old_states, share[rows])
+        self.stale_rows = rows
+        return TokenUpdate(self.states.view(*running.shape, -1), weight, new_halting)
+
+    def layer_pass(self, states: Tensor, running: Tensor) -> Tensor:
         """Run the layer on the running tokens' states, (running, hidden).
 
         Every query meets the keys of its own example; the linear layers see running tokens only.
-        An example's queries stand side by side at the left of its row of a (batch, width) grid.
+        For attention an example's queries stand side by side at the left of its row of a grid,
+        (batch, width), as wide as the most running tokens of an example.
+
+        running: (batch, length) bool.
         """
-        attention, rank = self.layer.attention, running.cumsum(1)  # counted from 1
+        attention = self.layer.attention
+        batch = len(running)
+        rank = running.cumsum(1)  # of a running token within its example, counted from 1
         width = int(rank[:, -1].max())
-        row_start = torch.arange(len(running), device=running.device)[:, None] * width
-        slots = (row_start + rank - 1)[running]  # flat positions in the grid, (running,)
-        query = self.layer.project(state, QUERY)
-        grid = query.new_zeros(len(running) * width, query.shape[-1])
-        grid[slots] = query
-        (query,) = attention.split_heads(grid.view(len(running), width, -1))
+        row_start = torch.arange(batch, device=running.device)[:, None] * width
+        positions = (row_start + rank - 1)[running]  # in the flat grid, (running,)
+        projected = self.layer.project(states, QUERY)  # (running, hidden)
+        grid = projected.new_zeros(batch * width, projected.shape[-1])
+        grid[positions] = projected
+        (query,) = attention.split_heads(grid.view(batch, width, -1))
         key, value = attention.split_heads(self.key_value.view(*running.shape, -1))
         context = attention.attend(query, key, value, self.mask)  # (batch, heads, width, head_size)
-        return self.layer.finish(state, context.transpose(1, 2).reshape(grid.shape)[slots])
+        context = context.transpose(1, 2).reshape(grid.shape)  # (batch · width, hidden)
+        return self.layer.finish(states, context[positions])
 
 
 class AlbertActPreTrainedModel(AlbertPreTrainedModel):
-    """Loading, saving and initialisation, as HF ALBERT's."""
+    """A model with HF ALBERT's loading, saving and initialisation."""
 
     config_class = AlbertActConfig
     config: AlbertActConfig  # pyrefly: ignore[bad-override-mutable-attribute]  # HF's is any
-    _can_record_outputs = {"attentions": nn.Softmax}  # noqa: RUF012 (states: the encoder's trail)
+    # The encoder collects hidden states itself: a halted token's stay as they are.
+    _can_record_outputs = {"attentions": nn.Softmax}  # noqa: RUF012
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
@@ -279,31 +354,40 @@ class AlbertActPreTrainedModel(AlbertPreTrainedModel):
     def from_pretrained(
         cls, *args: Any, key_mapping: dict[str, str] | None = None, **kwargs: Any
     ) -> "AlbertActPreTrainedModel":
-        """HF's `from_pretrained`, of an ACT model, or of an ALBERT: its halting head is new."""
+        """Load an ACT model, or an ALBERT with a new halting head, by HF's `from_pretrained`."""
         names = ACT_NAMES | (key_mapping or {})
         return super().from_pretrained(*args, key_mapping=names, **kwargs)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """HF's `save_pretrained`, under the names here, whatever names the weights came under."""
-        super().save_pretrained(*args, **{"save_original_format": False, **kwargs})
+        """Save as HF does, with the tensor names of this class.
+
+        HF's default would save weights under the names that they were loaded from, an ALBERT's.
+        """
+        kwargs.setdefault("save_original_format", False)
+        super().save_pretrained(*args, **kwargs)
+
+
+# HF requires the default None of an output's fields. The encoder always gives these a value, so
+# their types do not say None.
+HF_DEFAULT: Any = None
 
 
 @dataclass
 class AlbertActModelOutput(BaseModelOutputWithPooling):
     """Output of the encoder.
 
-    last_hidden_state: (batch, length, hidden).
-    pooler_output: (batch, hidden), of `pooler_input`; None without a pooler.
-    updates: (batch, 1, 1, length), how often each token was updated; 0 on padding.
-    ponder_cost: (batch,), Σ over real tokens of updates + remainder (`Halting`).
-    hidden_states: if asked for, the states (batch, length, hidden) before the first update and
-        after each until all tokens had halted: at most num_hidden_layers + 1 of them.
-    attentions: if asked for, those of each update, (batch, heads, length, length).
+    Attributes:
+        last_hidden_state: (batch, length, hidden).
+        pooler_output: (batch, hidden), of `pooler_input`; None without a pooler.
+        updates: (batch, 1, 1, length), how often each token was updated; 0 on padding.
+        ponder_cost: (batch,), Σ over real tokens of updates + remainder (`Halting`).
+        hidden_states: if asked for, the states (batch, length, hidden) before the first update and
+            after each until all tokens had halted: at most num_hidden_layers + 1 of them.
+        attentions: if asked for, those of each update, (batch, heads, length, length).
     """
 
-    # HF wants a default; the encoder always gives both.
-    updates: Tensor = None  # pyrefly: ignore[bad-assignment]
-    ponder_cost: Tensor = None  # pyrefly: ignore[bad-assignment]
+    updates: Tensor = HF_DEFAULT
+    ponder_cost: Tensor = HF_DEFAULT
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
@@ -330,33 +414,36 @@ class AlbertActModel(AlbertActPreTrainedModel):
         output_attentions: bool | None = None,
         answers: list[AlbertActModelOutput] | None = None,
     ) -> AlbertActModelOutput:
-        """Encode a batch, as HF ALBERT does; `return_dict=False` answers with a tuple.
+        """Encode a batch, as HF ALBERT does; with `return_dict=False` the output is a tuple.
 
-        Ids, masks and segments are (batch, length) int64, inputs_embeds in place of input_ids
-        (batch, length, embedding); None for an optional output is what the configuration says. The
-        answer is added to `answers`, for HF's heads, which keep only a part of it.
+        Args:
+            input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64.
+            inputs_embeds: (batch, length, embedding), in place of `input_ids`.
+            output_hidden_states, output_attentions: None stands for what the configuration says.
+            answers: a list to which the output is added. HF's heads keep only a part of an
+                encoder's output, so the models of heads.py read it there.
         """
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
-        trail = [] if output_hidden_states else None
+        all_states = [] if output_hidden_states else None
         mask = attention_mask_of(attention_mask)
         embedded = self.embeddings(input_ids, token_type_ids, position_ids, inputs_embeds)
-        hidden, halting = self.encoder(embedded, mask, trail)
-        answer = AlbertActModelOutput(
+        hidden, halting = self.encoder(embedded, mask, all_states)
+        output = AlbertActModelOutput(
             last_hidden_state=hidden,
             pooler_output=self.pool(hidden, mask),
             updates=halting.updates[:, None, None],
             ponder_cost=(halting.updates + halting.remainder).sum(1),
-            hidden_states=None if trail is None else tuple(trail),
+            hidden_states=None if all_states is None else tuple(all_states),
         )
         if answers is not None:
-            answers.append(answer)
-        return answer
+            answers.append(output)
+        return output
 
     def pool(self, hidden: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Pool final states (batch, length, hidden) for a classifier, (batch, hidden).
+        """Pool final states (batch, length, hidden) for a classifier: (batch, hidden).
 
-        None without a pooler.
+        Returns None without a pooler.
         """
         if self.pooler is None:
             return None

@@ -29,12 +29,14 @@ from .encoder import AlbertActModel, AlbertActModelOutput, AlbertActPreTrainedMo
 class AlbertActOutput(SequenceClassifierOutput):
     """Output of a model with a head: the logits of its task, under HF's names.
 
-    loss: scalar, task loss + τ · mean over examples of ponder_cost.
-    logits: (batch, num_labels), (batch, length, num_labels), (batch, length, vocabulary) or
-        (batch, choices), by the task.
-    start_logits, end_logits: (batch, length), of an answer's first and last token.
-    prediction_logits, sop_logits: (batch, length, vocabulary) and (batch, 2), of pre-training.
-    updates, ponder_cost, hidden_states, attentions: as the encoder's.
+    Attributes:
+        loss: scalar, task loss + τ · mean over examples of ponder_cost.
+        logits: (batch, num_labels), (batch, length, num_labels), (batch, length, vocabulary) or
+            (batch, choices), by the task.
+        start_logits, end_logits: (batch, length), of an answer's first and last token.
+        prediction_logits, sop_logits: (batch, length, vocabulary) and (batch, 2), in pre-training.
+        updates, ponder_cost, hidden_states, attentions: as in `AlbertActModelOutput`; the cost of
+            an example with several choices is the sum over them.
     """
 
     start_logits: Tensor | None = None
@@ -45,10 +47,17 @@ class AlbertActOutput(SequenceClassifierOutput):
     ponder_cost: Tensor | None = None
 
 
-def output(
+def make_output(
     tau: float, encoded: AlbertActModelOutput, loss: Tensor | None = None, **logits: Any
 ) -> AlbertActOutput:
-    """Make a head's answer; its loss gets τ · mean of ponder_cost (Simoulin and Crabbé 2021)."""
+    """Make a head's output; add τ · mean of ponder_cost to its loss (Simoulin and Crabbé, 2021).
+
+    Args:
+        tau: τ of the configuration.
+        encoded: the encoder's output.
+        loss: of the task, a scalar; None without labels.
+        logits: tensors by the names of `AlbertActOutput`.
+    """
     if loss is not None:
         loss = loss + tau * encoded.ponder_cost.mean()
     return AlbertActOutput(
@@ -62,7 +71,7 @@ def output(
 
 
 class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
-    """Classification of a text or pair, or regression with num_labels = 1."""
+    """A classifier of texts or pairs, or a regression model with num_labels = 1."""
 
     tensor_names = ACT_NAMES
     task_parts = ("classifier.",)
@@ -84,9 +93,12 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
         labels: Tensor | None = None,
         **options: Any,
     ) -> AlbertActOutput:
-        """Classify a batch; inputs and `options` as the encoder's.
+        """Classify a batch.
 
-        labels: (batch,), class ids, or values.
+        Args:
+            input_ids, attention_mask, token_type_ids: (batch, length) int64.
+            labels: (batch,), class ids, or values for regression.
+            options: further arguments of `AlbertActModel.forward`.
         """
         encoded = self.albert(
             input_ids, attention_mask, token_type_ids, return_dict=True, **options
@@ -94,11 +106,14 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
         logits = self.classifier(self.dropout(encoded.pooler_output))
         weights = self.class_weights if self.training else None
         loss = None if labels is None else task_loss(logits, labels, weights=weights)
-        return output(self.config.tau, encoded, loss, logits=logits)
+        return make_output(self.config.tau, encoded, loss, logits=logits)
 
 
-def adaptive(hf_forward: Callable[..., ModelOutput]) -> Callable[..., AlbertActOutput]:
-    """Let HF's head answer with `updates` and the ponder cost, which its loss then includes."""
+def with_ponder_cost(hf_forward: Callable[..., ModelOutput]) -> Callable[..., AlbertActOutput]:
+    """Wrap the `forward` of HF's head, for an output with `updates` and the ponder cost.
+
+    Its loss then includes the ponder cost.
+    """
 
     @can_return_tuple
     @wraps(hf_forward)  # HF's Trainer and pipelines read the inputs' names there
@@ -108,16 +123,19 @@ def adaptive(hf_forward: Callable[..., ModelOutput]) -> Callable[..., AlbertActO
         out: Any = hf_forward(self, *inputs, **options)
         (encoded,) = answers
         logits = {name: value for name, value in out.items() if name.endswith("logits")}
+        # Each of an example's several choices is a text of its own to the encoder.
         batch = len(next(iter(logits.values())))
-        # Of several choices an example's cost is the sum.
         encoded.ponder_cost = encoded.ponder_cost.view(batch, -1).sum(1)
-        return output(self.config.tau, encoded, out.loss, **logits)
+        return make_output(self.config.tau, encoded, out.loss, **logits)
 
     return forward
 
 
 class HeadOfAlbert(AlbertActPreTrainedModel):
-    """HF ALBERT's head for a task, with its inputs and labels, on the adaptive encoder."""
+    """A base of models that have HF ALBERT's head for a task on the adaptive encoder.
+
+    Inputs and labels are those of HF's class, which is the second base of each model.
+    """
 
     albert: Any  # an AlbertActModel, in the place of HF's encoder
 
@@ -128,37 +146,37 @@ class HeadOfAlbert(AlbertActPreTrainedModel):
 
 
 class AlbertActForPreTraining(HeadOfAlbert, hf_albert.AlbertForPreTraining):
-    """Masked language model and sentence-order prediction (SOP), as ALBERT is pre-trained.
+    """A masked language model with sentence-order prediction (SOP), as ALBERT is pre-trained.
 
     labels: (batch, length), the piece at a masked position, −100 elsewhere.
     sentence_order_label: (batch,), 0 in order, 1 swapped. The loss needs both.
     """
 
-    forward = adaptive(hf_albert.AlbertForPreTraining.forward)
+    forward = with_ponder_cost(hf_albert.AlbertForPreTraining.forward)
 
 
 class AlbertActForMaskedLM(HeadOfAlbert, hf_albert.AlbertForMaskedLM):
-    """Masked language model; labels (batch, length), the masked piece there, −100 elsewhere."""
+    """A masked language model; labels (batch, length): the masked piece, −100 elsewhere."""
 
-    forward = adaptive(hf_albert.AlbertForMaskedLM.forward)
+    forward = with_ponder_cost(hf_albert.AlbertForMaskedLM.forward)
 
 
 class AlbertActForTokenClassification(HeadOfAlbert, hf_albert.AlbertForTokenClassification):
-    """A class for every token; labels (batch, length), −100 for a token without one."""
+    """A classifier of tokens; labels (batch, length), −100 for a token without one."""
 
-    forward = adaptive(hf_albert.AlbertForTokenClassification.forward)
+    forward = with_ponder_cost(hf_albert.AlbertForTokenClassification.forward)
 
 
 class AlbertActForMultipleChoice(HeadOfAlbert, hf_albert.AlbertForMultipleChoice):
-    """Choice of one of several texts; inputs (batch, choices, length), labels (batch,)."""
+    """A chooser among several texts; inputs (batch, choices, length), labels (batch,)."""
 
-    forward = adaptive(hf_albert.AlbertForMultipleChoice.forward)
+    forward = with_ponder_cost(hf_albert.AlbertForMultipleChoice.forward)
 
 
 class AlbertActForQuestionAnswering(HeadOfAlbert, hf_albert.AlbertForQuestionAnswering):
-    """The span of the text that answers a question; start_positions, end_positions (batch,)."""
+    """A finder of the span that answers a question; start_positions, end_positions (batch,)."""
 
-    forward = adaptive(hf_albert.AlbertForQuestionAnswering.forward)
+    forward = with_ponder_cost(hf_albert.AlbertForQuestionAnswering.forward)
 
 
 for auto_class, act_class in (

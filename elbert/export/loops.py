@@ -1,13 +1,13 @@
 """What is exported of a model: its steps under `torch.while_loop`, which becomes ONNX's Loop.
 
-The steps are the model's own (`elbert.depth`; for tokens `Halting.advance`), so that a new exit
-rule or criterion exports by itself.
+The steps are the model's own (`elbert.depth`; for tokens `elbert.act.encoder.update_tokens`), so
+that a new exit rule or criterion is exported without further work.
 """
 
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,53 +15,70 @@ from torch.utils import _pytree as pytree
 
 from elbert_base.keys import Key
 
-from ..act.encoder import Halting, interpolate, share_of_new
+from ..act.encoder import Halting, update_tokens
 from ..act.heads import AlbertActForSequenceClassification
 from ..albert import AlbertPreTrainedModel, attention_mask_of
-from ..depth import EarlyExitModel, LayerWeights
-from ..loading.weights import Tensors
+from ..depth import EarlyExitModel, ExampleState, LayerWeights
+from ..loading.weights import TensorDict
 from ..rules import AnyRule
 
 
 class ExportLoop(nn.Module):
     """A model that runs until nothing is left to run, with its rule's numbers as inputs.
 
-    outputs: names, in order, of what `forward` gives. Its inputs are ids, mask and segments,
-    (batch, length) int64; what `own` names, (batch,) float32 each; and `settings`, () each.
-    own: which of the model's own numbers of an example are inputs, by name.
-    layer_logits: make every layer's answer an output as well.
+    Args:
+        model: of one mode, by subclass; it is put in eval mode.
+        own_inputs: names of the model's own numbers of an example that are inputs of the file.
+        layer_logits: whether every layer's answer is an output as well.
+
+    Attributes:
+        outputs: the names, in order, of what `forward` returns.
     """
 
     outputs: tuple[str, ...]
-
-    model: Any  # of one mode, by subclass
+    model: Any
 
     def __init__(
-        self, model: AlbertPreTrainedModel, own: Sequence[str] = (), layer_logits: bool = False
+        self,
+        model: AlbertPreTrainedModel,
+        own_inputs: Sequence[str] = (),
+        layer_logits: bool = False,
     ) -> None:
         super().__init__()
         self.model = model.eval()
-        self.own = own
+        self.own_inputs = own_inputs
         if layer_logits:
             self.outputs = (*self.outputs, "layer_logits")
 
     @property
     def keys(self) -> dict[str, Key]:
-        """The exit keys that are numbers."""
+        """The exit keys that are numbers, and so inputs of the file."""
         keys = self.model.config.table.exit_keys
         return {name: key for name, key in keys.items() if key.kind in (int, float)}
 
-    def settings(self) -> Tensors:
-        """Return the values of `keys` now, of shape ()."""
+    def settings(self) -> TensorDict:
+        """Return the configured values of `keys`, of shape ()."""
         values = self.model.config.exit_keys()
         return {name: torch.tensor(key.kind(values[name])) for name, key in self.keys.items()}
 
 
-class DepthLoop(ExportLoop):
-    """Layer by layer until the last example has exited.
+class DepthState(NamedTuple):
+    """What `DepthLoop` carries from layer to layer, for a whole batch."""
 
-    Layers in a row that share their weights make one loop, the next ones another, which is not
-    entered where all have exited.
+    layer: Tensor  # layers run, () int64
+    active: Tensor  # which examples have not exited, (batch,) bool
+    exit_layer: Tensor  # (batch,) int64; of an active example, the newest layer
+    answers: Tensor  # at that layer, (batch, num_labels)
+    hidden: Tensor  # (batch, length, hidden)
+    example_state: ExampleState
+    layer_logits: tuple[Tensor, ...]  # (layers, batch, num_labels) if asked for, else empty
+
+
+class DepthLoop(ExportLoop):
+    """An early-exit model, run layer by layer until the last example has exited.
+
+    Layers in a row that share their weights make one loop, and the next ones another, which is not
+    entered where all examples have exited.
     """
 
     outputs = ("logits", "exit_layer", "layers_run")
@@ -72,68 +89,111 @@ class DepthLoop(ExportLoop):
         input_ids: Tensor,
         attention_mask: Tensor,
         token_type_ids: Tensor,
-        own: Tensors,
-        settings: Tensors,
+        own_inputs: TensorDict,
+        settings: TensorDict,
     ) -> tuple[Tensor, ...]:
-        """Return each example's answer (batch, num_labels), exit layer (batch,), and passes ().
+        """Answer a batch.
 
-        If asked for, every layer's answer, (layers, batch, num_labels): 0 of layers not run.
+        Args:
+            input_ids, attention_mask, token_type_ids: (batch, length) int64.
+            own_inputs: (batch,) float32 each, by name.
+            settings: of shape () each, by exit key.
+
+        Returns:
+            Each example's answer (batch, num_labels) and exit layer (batch,), and the number of
+            layers that ran, (). If asked for, every layer's answer, (layers, batch, num_labels): 0
+            for a layer that did not run.
         """
         model = self.model
-        config = model.config
         batch = input_ids.shape[0]
-        depth = config.num_hidden_layers
-        labels = config.label_count
-        # A window of more layers than there are fires as little as one of all of them does before
-        # the last layer, where all exit.
-        settings = {
-            name: value.clamp(1, depth) if self.keys[name].counts_layers else value
-            for name, value in settings.items()
-        }
-        rule = config.exit_rule(**settings)
+        depth = model.config.num_hidden_layers
+        labels = model.config.label_count
+        rule = model.config.exit_rule(**self.limit_counts(settings, depth))
         mask = attention_mask_of(attention_mask)
-        end = 0
-        carried: tuple[Any, ...] = (
-            torch.zeros((), dtype=torch.long),  # layers run
-            torch.ones(batch, dtype=torch.bool),  # which examples have not exited
-            torch.zeros(batch, dtype=torch.long),  # exit layers; of the active, the newest layer
-            torch.zeros(batch, labels),  # answers, of that layer
-            model.embed(input_ids, token_type_ids),
-            model.start(rule, batch, own),
+        has_layer_logits = "layer_logits" in self.outputs
+        state = DepthState(
+            layer=torch.zeros((), dtype=torch.long),
+            active=torch.ones(batch, dtype=torch.bool),
+            exit_layer=torch.zeros(batch, dtype=torch.long),
+            answers=torch.zeros(batch, labels),
+            hidden=model.embed(input_ids, token_type_ids),
+            example_state=model.start(rule, batch, own_inputs),
+            layer_logits=(torch.zeros(depth, batch, labels),) if has_layer_logits else (),
         )
-        if "layer_logits" in self.outputs:
-            carried = (*carried, torch.zeros(depth, batch, labels))
-        for weights, count in Counter(map(model.layer_weights, range(depth))).items():
+        end = 0
+        layers_of_weights = Counter(model.layer_weights(layer) for layer in range(depth))
+        for weights, count in layers_of_weights.items():
             end += count
+            run_layer = partial(self.run_layer, weights, rule, mask)
+            (state,) = torch.while_loop(partial(is_unfinished, end), run_layer, (state,))
+        return state.answers, state.exit_layer, state.layer, *state.layer_logits
 
-            def goes_on(layer: Tensor, active: Tensor, *_: Any, end: int = end) -> Any:
-                return active.any() & (layer < end)
+    def limit_counts(self, settings: TensorDict, depth: int) -> TensorDict:
+        """Limit the settings that count layers to the model's depth, whatever a caller gives.
 
-            one_layer = partial(self.one_layer, weights, rule, mask)
-            carried = torch.while_loop(goes_on, one_layer, carried)
-        layers_run, _, exit_layer, answers, _, _, *layer_logits = carried
-        return answers, exit_layer, layers_run, *layer_logits
+        A window of more layers than there are fires no earlier than one of all of them: both only
+        at the last layer, where all examples exit anyway.
+        """
+        limited = dict(settings)
+        for name, value in settings.items():
+            if self.keys[name].counts_layers:
+                limited[name] = value.clamp(1, depth)
+        return limited
 
-    def one_layer(
-        self, weights: LayerWeights, rule: AnyRule, mask: Tensor | None, *carried: Any
-    ) -> tuple[Any, ...]:
-        """Run a layer pass and its exit check, for the whole batch, those that exited included."""
-        layer, active, exit_layer, answers, hidden, state, *layer_logits = carried
-        hidden = self.model.layer_pass(hidden, mask, weights)
-        check = self.model.check_exit(rule, hidden, mask, weights, state)
-        newest = torch.arange(self.model.config.num_hidden_layers)[:, None, None] == layer
-        layer_logits = [torch.where(newest, check.answer, logits) for logits in layer_logits]
-        layer = layer + 1
-        exit_layer = torch.where(active, layer, exit_layer)
-        answers = torch.where(active[:, None], check.answer, answers)
-        active = active & ~check.exit_mask
-        new = (layer, active, exit_layer, answers, hidden, check.state, *layer_logits)
-        # A loop wants tensors of their own, laid out as the first ones were.
-        return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), new)
+    def run_layer(
+        self, weights: LayerWeights, rule: AnyRule, mask: Tensor | None, state: DepthState
+    ) -> tuple[DepthState]:
+        """Run a layer pass and its exit check for the whole batch, also for examples that exited.
+
+        mask: (batch, 1, 1, length) bool.
+        """
+        model = self.model
+        hidden = model.layer_pass(state.hidden, mask, weights)
+        decision = model.check_exit(rule, hidden, mask, weights, state.example_state)
+        layer_numbers = torch.arange(model.config.num_hidden_layers)[:, None, None]
+        is_newest = layer_numbers == state.layer  # (layers, 1, 1)
+        layer_logits = tuple(
+            torch.where(is_newest, decision.answer, logits) for logits in state.layer_logits
+        )
+        layer = state.layer + 1
+        exit_layer = torch.where(state.active, layer, state.exit_layer)
+        answers = torch.where(state.active[:, None], decision.answer, state.answers)
+        new_state = DepthState(
+            layer=layer,
+            active=state.active & ~decision.exit_mask,
+            exit_layer=exit_layer,
+            answers=answers,
+            hidden=hidden,
+            example_state=decision.state,
+            layer_logits=layer_logits,
+        )
+        return (clone_tensors(new_state),)
+
+
+def is_unfinished(end: int, state: DepthState) -> Tensor:
+    """Tell whether a loop over the layers up to `end` has something left to run, () bool."""
+    return state.active.any() & (state.layer < end)
+
+
+def clone_tensors(state: DepthState) -> DepthState:
+    """Copy all tensors: a loop's body must return new ones, laid out as the first ones were."""
+    return pytree.tree_map(lambda x: x.clone(memory_format=torch.contiguous_format), state)
+
+
+class TokenState(NamedTuple):
+    """What `TokenLoop` carries from update to update, for a whole batch."""
+
+    layer: Tensor  # updates so far, () int64
+    hidden: Tensor  # (batch, length, hidden)
+    halting: Halting  # (batch, length)
+    mean: tuple[Tensor, ...]  # of the states, (batch, length, hidden), for graves; else empty
 
 
 class TokenLoop(ExportLoop):
-    """Update by update until the last token has halted; every pass computes all tokens."""
+    """An Adaptive Depth model, run update by update until the last token has halted.
+
+    Every pass computes all tokens.
+    """
 
     outputs = ("logits", "updates", "layers_run")
     model: AlbertActForSequenceClassification
@@ -143,37 +203,49 @@ class TokenLoop(ExportLoop):
         input_ids: Tensor,
         attention_mask: Tensor,
         token_type_ids: Tensor,
-        own: Tensors,
-        settings: Tensors,
+        own_inputs: TensorDict,
+        settings: TensorDict,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return answers (batch, num_labels), tokens' updates (batch, length), and passes ()."""
+        """Answer a batch; arguments as `DepthLoop.forward`'s.
+
+        Returns:
+            Answers (batch, num_labels), the tokens' updates (batch, length), and the number of
+            passes, ().
+        """
         albert = self.model.albert
+        encoder = albert.encoder
         config = self.model.config
-        layer_pass = albert.encoder.albert_layer
         depth = config.num_hidden_layers
-        graves = config.act_update == "graves"
+        is_graves = config.act_update == "graves"
         mask = attention_mask_of(attention_mask)
         embedded = albert.embeddings(input_ids, token_type_ids)
-        hidden = albert.encoder.embedding_hidden_mapping_in(embedded)
+        hidden = encoder.embedding_hidden_mapping_in(embedded)
 
-        def goes_on(layer: Tensor, hidden: Tensor, halting: Halting, *mean: Tensor) -> Tensor:
-            return halting.running.any() & (layer < depth)
+        def has_running_tokens(state: TokenState) -> Tensor:
+            return state.halting.running.any() & (state.layer < depth)
 
-        def update(layer: Tensor, hidden: Tensor, halting: Halting, *mean: Tensor) -> tuple:
-            new = layer_pass(hidden, mask)
-            was_running = halting.running
-            layer = layer + 1
-            last = graves & (layer == depth)
-            epsilon = settings["act_epsilon"]
-            weight, halting = halting.advance(layer_pass.act(new), epsilon, last)
-            share = share_of_new(config.act_update, weight, was_running)
-            hidden = interpolate(new, hidden, share)
-            return layer, hidden, halting, *(x + weight[..., None] * hidden for x in mean)
+        def run_layer(state: TokenState) -> tuple[TokenState]:
+            layer = state.layer + 1
+            update = update_tokens(
+                layer=encoder.albert_layer,
+                act_update=config.act_update,
+                states=state.hidden,
+                mask=mask,
+                halting=state.halting,
+                epsilon=settings["act_epsilon"],
+                last=is_graves & (layer == depth),
+            )
+            weight = update.weight[..., None]
+            mean = tuple(x + weight * update.states for x in state.mean)
+            return (TokenState(layer, update.states, update.halting, mean),)
 
-        no_layers = torch.zeros((), dtype=torch.long)
-        start = (no_layers, hidden, albert.encoder.start(hidden, mask))
-        if graves:
-            start = (*start, torch.zeros_like(hidden))
-        layers_run, hidden, halting, *mean = torch.while_loop(goes_on, update, start)
-        logits = self.model.classifier(albert.pool(mean[0] if graves else hidden, mask))
-        return logits, halting.updates.long(), layers_run
+        state = TokenState(
+            layer=torch.zeros((), dtype=torch.long),
+            hidden=hidden,
+            halting=encoder.start(hidden, mask),
+            mean=(torch.zeros_like(hidden),) if is_graves else (),
+        )
+        (state,) = torch.while_loop(has_running_tokens, run_layer, (state,))
+        final_states = state.mean[0] if is_graves else state.hidden
+        logits = self.model.classifier(albert.pool(final_states, mask))
+        return logits, state.halting.updates.long(), state.layer

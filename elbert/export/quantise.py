@@ -1,13 +1,16 @@
-"""Static 8-bit products in an exported file: scales are constants, fixed by calibration.
+"""Quantise an exported file: static 8-bit products, whose scales are constants of a calibration.
 
 A product X·W of the layer pass becomes Dequantize(Quantize(X))·Dequantize(W₈), which runtimes fuse
 into one product of whole numbers; so does the pooler's, whose weights every exit check reads. As no
 scale depends on the input, an answer depends neither on the batch nor on padding. Exit classifiers,
 attention, softmax and norms stay in float32.
+
+Shapes of matrices are (in, out). SmoothQuant (Xiao et al., 2023) is the source of the smoothing.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -18,10 +21,37 @@ import onnxruntime
 LARGEST_WEIGHT = 63
 LARGEST_ACTIVATION = 255
 
-Feed = Mapping[str, np.ndarray]
+Feed = Mapping[str, np.ndarray]  # a file's inputs by name
+
+
+class InputRange(NamedTuple):
+    """The range of a product's input over all texts and layer passes, for each channel."""
+
+    lowest: np.ndarray  # (channels,) float32, at most 0
+    highest: np.ndarray  # (channels,) float32, at least 0
+
+
+def to_int8(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> ir.Model:
+    """Quantise the layer passes' products, poolers and word embeddings of an exported model.
+
+    Args:
+        model: of `to_onnx`; it is changed and returned.
+        narrowest: the model's hidden size, see `products_by_input`.
+        feeds: calibration texts, see `calibrate`.
+    """
+    for _, body in loop_bodies(model):
+        split_gemms(model.graph, body, narrowest)
+    ranges = iter(calibrate(model, narrowest, feeds))
+    for _, body in loop_bodies(model):
+        for value, products in products_by_input(body, narrowest).items():
+            quantise_products(model.graph, body, value, products, next(ranges))
+    quantise_embeddings(model.graph)
+    model.metadata_props.update(dtype=json.dumps("int8"), calibration=json.dumps("static"))
+    return model
 
 
 def loop_bodies(model: ir.Model) -> Iterator[tuple[ir.Node, ir.Graph]]:
+    """Yield each loop over layers, and the graph that it repeats."""
     for node in model.graph:
         if node.op_type == "Loop":
             yield node, node.attributes["body"].as_graph()
@@ -37,21 +67,36 @@ def split_gemms(graph: ir.Graph, body: ir.Graph, narrowest: int) -> None:
         if node.op_type != "Gemm" or min(node.inputs[1].shape) < narrowest:
             continue
         rows, weight, *bias = node.inputs  # a bias of zeros is left out
-        name, transposed = node.outputs[0].name, weight.const_value.numpy().T
+        name = node.outputs[0].name
+        transposed = weight.const_value.numpy().T
         matrix = constant(graph, f"{name}_matrix", np.ascontiguousarray(transposed))
         axis = constant(graph, f"{name}_axis", np.array([1]))
-        parts = [named_node("Unsqueeze", [rows, axis], f"{name}_rows")]
-        parts.append(named_node("MatMul", [*parts[-1].outputs, matrix], f"{name}_product"))
+        new_nodes = [named_node("Unsqueeze", [rows, axis], f"{name}_rows")]
+        new_nodes.append(named_node("MatMul", [output_of(new_nodes), matrix], f"{name}_product"))
         if bias:
-            parts.append(named_node("Add", [*parts[-1].outputs, *bias], f"{name}_sum"))
-        parts.append(named_node("Squeeze", [*parts[-1].outputs, axis], f"{name}_squeezed"))
-        old, new = node.outputs, parts[-1].outputs
-        ir.convenience.replace_nodes_and_values(body, node, [node], parts, old, new)
+            new_nodes.append(named_node("Add", [output_of(new_nodes), *bias], f"{name}_sum"))
+        new_nodes.append(named_node("Squeeze", [output_of(new_nodes), axis], f"{name}_squeezed"))
+        ir.convenience.replace_nodes_and_values(
+            body,
+            insertion_point=node,
+            old_nodes=[node],
+            new_nodes=new_nodes,
+            old_values=node.outputs,
+            new_values=new_nodes[-1].outputs,
+        )
         forget_unused(graph, body, weight)
 
 
+def output_of(nodes: list[ir.Node]) -> ir.Value:
+    """Return the output of the last of a chain of nodes."""
+    return nodes[-1].outputs[0]
+
+
 def forget_unused(graph: ir.Graph, body: ir.Graph, value: ir.Value) -> None:
-    """Remove a constant that nothing reads; a computed one, a corrected matrix, is the loop's."""
+    """Remove a constant that no node reads any more.
+
+    It is the main graph's, or the loop's where it was computed, as a corrected matrix is.
+    """
     if not value.uses():
         owner = graph if value.name in graph.initializers else body
         del owner.initializers[value.name]
@@ -60,69 +105,67 @@ def forget_unused(graph: ir.Graph, body: ir.Graph, value: ir.Value) -> None:
 def products_by_input(body: ir.Graph, narrowest: int) -> dict[ir.Value, list[ir.Node]]:
     """Find the layer pass's products with constant matrices (in, out), by the input they share.
 
-    narrowest: least size of either dimension; a halting head's product (hidden, 1) is left out.
+    narrowest: least size of either dimension; a halting head's product, (hidden, 1), is left out.
     """
-    found: dict[ir.Value, list[ir.Node]] = {}
+    products: dict[ir.Value, list[ir.Node]] = {}
     for node in body:
-        weight = node.inputs[1].const_value if node.op_type == "MatMul" else None
-        if weight is not None and len(weight.shape) == 2 and min(weight.shape) >= narrowest:
-            found.setdefault(node.inputs[0], []).append(node)
-    return found
+        if node.op_type != "MatMul":
+            continue
+        matrix = node.inputs[1].const_value
+        if matrix is not None and len(matrix.shape) == 2 and min(matrix.shape) >= narrowest:
+            products.setdefault(node.inputs[0], []).append(node)
+    return products
 
 
-def calibrate(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> list[np.ndarray]:
-    """Run `feeds`; returns the range of every product's input over all layer passes.
+def calibrate(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> list[InputRange]:
+    """Run texts, and return the range of every product's input, in the order of the graph.
 
-    In the order of the graph: (2, channels), the least and the greatest values.
-
-    feeds: inputs of one text each, without padding, with rule settings that run all layers.
+    Args:
+        model: of `to_onnx`; a copy of it is run.
+        narrowest: the model's hidden size, see `products_by_input`.
+        feeds: inputs of one text each, without padding, with rule settings that run all layers.
     """
     watched = ir.from_proto(ir.to_proto(model))
-    ranges, names = [], []
+    names = []
+    ranges = []
     for loop, body in loop_bodies(watched):
-        for value, users in products_by_input(body, narrowest).items():
-            names.append(f"watched_{len(names)}")
-            copy = named_node("Identity", [value], f"{names[-1]}_in_loop")
-            body.append(copy)
-            body.outputs.append(copy.outputs[0])
-            loop.resize_outputs(len(loop.outputs) + 1)
-            loop.outputs[-1].name = names[-1]
-            loop.outputs[-1].dtype = copy.outputs[0].dtype = ir.DataType.FLOAT
-            watched.graph.outputs.append(loop.outputs[-1])
-            ranges.append(np.zeros((2, users[0].inputs[1].const_value.shape[0]), np.float32))
+        for value, products in products_by_input(body, narrowest).items():
+            name = f"watched_{len(names)}"
+            add_loop_output(watched.graph, loop, body, value, name)
+            names.append(name)
+            channels = products[0].inputs[1].const_value.shape[0]
+            zeros = np.zeros(channels, np.float32)
+            ranges.append(InputRange(lowest=zeros, highest=zeros.copy()))
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     content = ir.to_proto(watched).SerializeToString()
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     for feed in feeds:
-        for found, values in zip(ranges, session.run(names, feed), strict=True):
-            rows = values.reshape(-1, values.shape[-1])
-            np.minimum(found[0], rows.min(0), out=found[0])
-            np.maximum(found[1], rows.max(0), out=found[1])
+        for input_range, values in zip(ranges, session.run(names, feed), strict=True):
+            rows = values.reshape(-1, values.shape[-1])  # (layers · tokens, channels)
+            np.minimum(input_range.lowest, rows.min(0), out=input_range.lowest)
+            np.maximum(input_range.highest, rows.max(0), out=input_range.highest)
     return ranges
 
 
-def to_int8(model: ir.Model, narrowest: int, feeds: Iterable[Feed]) -> ir.Model:
-    """Quantise the layer passes' products, poolers and word embeddings of an exported model.
-
-    Args:
-        model: of `to_onnx`; it is changed and returned.
-        narrowest: the model's hidden size.
-        feeds: calibration texts, see `calibrate`.
-    """
-    for _, body in loop_bodies(model):
-        split_gemms(model.graph, body, narrowest)
-    ranges = iter(calibrate(model, narrowest, feeds))
-    for _, body in loop_bodies(model):
-        for value, users in products_by_input(body, narrowest).items():
-            quantise_products(model.graph, body, value, users, next(ranges))
-    quantise_embeddings(model.graph)
-    model.metadata_props.update(dtype=json.dumps("int8"), calibration=json.dumps("static"))
-    return model
+def add_loop_output(
+    graph: ir.Graph, loop: ir.Node, body: ir.Graph, value: ir.Value, name: str
+) -> None:
+    """Make a value within a loop an output of the file: its value in all passes, stacked."""
+    copy = named_node("Identity", [value], f"{name}_in_loop")
+    body.append(copy)
+    in_loop = copy.outputs[0]
+    in_loop.dtype = ir.DataType.FLOAT
+    body.outputs.append(in_loop)
+    loop.resize_outputs(len(loop.outputs) + 1)
+    stacked = loop.outputs[-1]
+    stacked.name = name
+    stacked.dtype = ir.DataType.FLOAT
+    graph.outputs.append(stacked)
 
 
 def named_node(op_type: str, inputs: list[ir.Value], output: str, **attributes: int) -> ir.Node:
-    """A node whose output has a name that no other value of the file has."""
+    """Make a node whose output has a name that no other value of the file has."""
     return ir.node(op_type, inputs, attributes or None, outputs=[ir.Value(name=output)])
 
 
@@ -134,63 +177,102 @@ def constant(graph: ir.Graph, name: str, array: np.ndarray) -> ir.Value:
 
 
 def quantise_products(
-    graph: ir.Graph, body: ir.Graph, value: ir.Value, users: list[ir.Node], found: np.ndarray
+    graph: ir.Graph,
+    body: ir.Graph,
+    value: ir.Value,
+    products: list[ir.Node],
+    input_range: InputRange,
 ) -> None:
-    """Smooth and quantise `value` once, and the matrices (in, out) that it is multiplied by.
+    """Smooth and quantise `value` once, and the matrices (in, out) that it is multiplied by."""
+    matrices = [node.inputs[1].const_value.numpy() for node in products]
+    smoothing = smoothing_factors(input_range, np.concatenate(matrices, axis=1))
+    restored = quantise_input(graph, body, value, products[0], input_range, smoothing)
+    for node, matrix in zip(products, matrices, strict=True):
+        exact_weight = node.inputs[1]
+        name = f"{node.outputs[0].name}_weight"
+        weight = quantise_matrix(graph, name, matrix * smoothing[:, None])
+        body.insert_before(node, [weight])
+        node.replace_input_with(0, restored)
+        node.replace_input_with(1, weight.outputs[0])
+        forget_unused(graph, body, exact_weight)
 
-    s = √(max|X| / max|W|) for every channel: SmoothQuant (Xiao et al., 2023), eq. 4, α = 0.5.
+
+def smoothing_factors(input_range: InputRange, matrix: np.ndarray) -> np.ndarray:
+    """Compute SmoothQuant's factor of each input channel, (in,), for a matrix (in, out).
+
+    s = √(max|X| / max|W|): Xiao et al. (2023), eq. 4, with α = 0.5. The input is divided by s, and
+    the matrix's rows are multiplied by it. Here the factors are divided by their geometric mean.
     """
-    matrices = [node.inputs[1].const_value.numpy() for node in users]
-    inputs = np.maximum(np.maximum(-found[0], found[1]), 1e-5)
-    largest = np.maximum(np.abs(np.concatenate(matrices, 1)).max(1), 1e-5)
-    ratio = np.sqrt(inputs / largest)
-    smoothing = (ratio / np.exp(np.log(ratio).mean())).astype(np.float32)
-    lowest, highest = (found[0] / smoothing).min(), (found[1] / smoothing).max()
+    largest_inputs = np.maximum(np.maximum(-input_range.lowest, input_range.highest), 1e-5)
+    largest_weights = np.maximum(np.abs(matrix).max(1), 1e-5)
+    factors = np.sqrt(largest_inputs / largest_weights)
+    geometric_mean = np.exp(np.log(factors).mean())
+    return (factors / geometric_mean).astype(np.float32)
+
+
+def quantise_input(
+    graph: ir.Graph,
+    body: ir.Graph,
+    value: ir.Value,
+    first_product: ir.Node,
+    input_range: InputRange,
+    smoothing: np.ndarray,
+) -> ir.Value:
+    """Smooth the input of products, and quantise it with one scale; returns the restored value."""
+    lowest = (input_range.lowest / smoothing).min()
+    highest = (input_range.highest / smoothing).max()
     scale = np.float32(max(highest - lowest, 1e-6) / LARGEST_ACTIVATION)
-    zero = np.uint8(np.clip(round(-lowest / scale), 0, LARGEST_ACTIVATION))
-    limits = [
+    zero_point = np.uint8(np.clip(round(-lowest / scale), 0, LARGEST_ACTIVATION))
+    scaling = [
         constant(graph, f"{value.name}_scale", np.asarray(scale)),
-        constant(graph, f"{value.name}_zero", np.asarray(zero)),
+        constant(graph, f"{value.name}_zero", np.asarray(zero_point)),
     ]
     inverse = constant(graph, f"{value.name}_smoothing", 1 / smoothing)
     smooth = named_node("Mul", [value, inverse], f"{value.name}_smooth")
-    quantised = named_node("QuantizeLinear", [smooth.outputs[0], *limits], f"{value.name}_int8")
+    quantised = named_node("QuantizeLinear", [smooth.outputs[0], *scaling], f"{value.name}_int8")
     restored = named_node(
-        "DequantizeLinear", [quantised.outputs[0], *limits], f"{value.name}_restored"
+        "DequantizeLinear", [quantised.outputs[0], *scaling], f"{value.name}_restored"
     )
-    body.insert_before(users[0], [smooth, quantised, restored])
-    for node, matrix in zip(users, matrices, strict=True):
-        smoothed, exact = matrix * smoothing[:, None], node.inputs[1]
-        # A scale for every output channel.
-        scale = np.maximum(np.abs(smoothed).max(0), 1e-12).astype(np.float32) / LARGEST_WEIGHT
-        name = f"{node.outputs[0].name}_weight"
-        parts = [
-            constant(graph, f"{name}_int8", np.rint(smoothed / scale).astype(np.int8)),
-            constant(graph, f"{name}_scale", scale),
-            constant(graph, f"{name}_zero", np.zeros(len(scale), np.int8)),
-        ]
-        weight = named_node("DequantizeLinear", parts, f"{name}_restored", axis=1)
-        body.insert_before(node, [weight])
-        node.replace_input_with(0, restored.outputs[0])
-        node.replace_input_with(1, weight.outputs[0])
-        forget_unused(graph, body, exact)
+    body.insert_before(first_product, [smooth, quantised, restored])
+    return restored.outputs[0]
+
+
+def quantise_matrix(graph: ir.Graph, name: str, matrix: np.ndarray) -> ir.Node:
+    """Store a matrix (in, out) in 7 bits, with a scale for every output channel.
+
+    Returns the node that restores it, which is not yet in a graph.
+    """
+    scale = np.maximum(np.abs(matrix).max(0), 1e-12).astype(np.float32) / LARGEST_WEIGHT
+    stored = [
+        constant(graph, f"{name}_int8", np.rint(matrix / scale).astype(np.int8)),
+        constant(graph, f"{name}_scale", scale),
+        constant(graph, f"{name}_zero", np.zeros(len(scale), np.int8)),
+    ]
+    return named_node("DequantizeLinear", stored, f"{name}_restored", axis=1)
 
 
 def quantise_embeddings(graph: ir.Graph) -> None:
-    """Keep the word embeddings (vocabulary, width) in 8 bits, with one scale."""
-    lookup = next(
-        n for n in graph if n.op_type == "Gather" and "word_embeddings" in n.inputs[0].name
-    )
+    """Store the word embeddings (vocabulary, width) in 8 bits, with one scale."""
+    lookup = word_lookup(graph)
     table = lookup.inputs[0]
     values = table.const_value.numpy()
     scale = np.float32(np.abs(values).max() / 127)
-    whole = np.rint(values / scale).astype(np.int8)
-    lookup.replace_input_with(0, constant(graph, f"{table.name}_int8", whole))
-    lookup.outputs[0].dtype = ir.DataType.INT8
-    limits = [lookup.outputs[0], constant(graph, f"{table.name}_scale", np.asarray(scale))]
-    restored = named_node("DequantizeLinear", limits, f"{table.name}_restored")
+    stored = np.rint(values / scale).astype(np.int8)
+    lookup.replace_input_with(0, constant(graph, f"{table.name}_int8", stored))
+    rows = lookup.outputs[0]
+    rows.dtype = ir.DataType.INT8
+    scale_value = constant(graph, f"{table.name}_scale", np.asarray(scale))
+    restored = named_node("DequantizeLinear", [rows, scale_value], f"{table.name}_restored")
     graph.insert_after(lookup, [restored])
-    for user, index in tuple(lookup.outputs[0].uses()):
+    for user, index in tuple(rows.uses()):
         if user is not restored:
             user.replace_input_with(index, restored.outputs[0])
     del graph.initializers[table.name]
+
+
+def word_lookup(graph: ir.Graph) -> ir.Node:
+    """Find the node that looks up the words' embeddings."""
+    for node in graph:
+        if node.op_type == "Gather" and "word_embeddings" in node.inputs[0].name:
+            return node
+    raise ValueError("the graph looks up no word embeddings")

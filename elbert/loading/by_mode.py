@@ -12,24 +12,40 @@ from .weights import LoadReport, load_model
 
 
 def load_pretrained(
-    source: str | Path, config: AlbertConfig | None = None, other_task: bool = False, **keys: Any
+    source: str | Path,
+    config: AlbertConfig | None = None,
+    *,
+    other_task: bool = False,
+    **keys: Any,
 ) -> tuple[ElbertForSequenceClassification, LoadReport]:
-    """Load an ELBERT from any checkpoint that fits it, as `load_model`.
+    """Load an ELBERT from any checkpoint that fits it; see `load_model`.
 
     model, report = elbert.load_pretrained("albert/albert-base-v2", num_labels=3)
     """
-    return load_model(ElbertForSequenceClassification, source, config, other_task, **keys)
+    return load_model(
+        ElbertForSequenceClassification, source, config, other_task=other_task, **keys
+    )
 
 
 def load_ponder(
-    source: str | Path, config: AlbertConfig | None = None, other_task: bool = False, **keys: Any
+    source: str | Path,
+    config: AlbertConfig | None = None,
+    *,
+    other_task: bool = False,
+    **keys: Any,
 ) -> tuple[PonderAlbertClassifier, LoadReport]:
-    """Load a ponder model from any checkpoint that fits it, as `load_model`."""
-    return load_model(PonderAlbertClassifier, source, config, other_task, **keys)
+    """Load a ponder model from any checkpoint that fits it; see `load_model`."""
+    return load_model(PonderAlbertClassifier, source, config, other_task=other_task, **keys)
 
 
 def load_act(
-    source: str | Path, config: AlbertConfig | None = None, other_task: bool = False, **keys: Any
+    source: str | Path,
+    config: AlbertConfig | None = None,
+    *,
+    other_task: bool = False,
+    **keys: Any,
 ) -> tuple[AlbertActForSequenceClassification, LoadReport]:
-    """Load an Adaptive Depth model from any checkpoint that fits it; as `load_model`."""
-    return load_model(AlbertActForSequenceClassification, source, config, other_task, **keys)
+    """Load an Adaptive Depth model from any checkpoint that fits it; see `load_model`."""
+    return load_model(
+        AlbertActForSequenceClassification, source, config, other_task=other_task, **keys
+    )

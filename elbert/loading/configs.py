@@ -1,4 +1,4 @@
-"""Reading configurations of encoders and of every mode, and the overrides of exit keys."""
+"""Read configurations of encoders and of every mode, and the overrides of exit keys."""
 
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,11 +21,11 @@ from ..configuration import (
     config_class_of,
 )
 
-Config = TypeVar("Config", bound=AlbertConfig)
-OwnConfig = TypeVar("OwnConfig", bound=AdaptiveConfig)
+ConfigT = TypeVar("ConfigT", bound=AlbertConfig)
+AdaptiveConfigT = TypeVar("AdaptiveConfigT", bound=AdaptiveConfig)
 
-# What a file says of its origin, not of the model; and how a call computes and answers. (Some of
-# HF's names of attentions load code: "organisation/kernel".)
+# Keys that say where a file comes from, and how a call computes and answers, but nothing of the
+# model. (Some of HF's names of attentions load code: "organisation/kernel".)
 ORIGIN_KEYS = tuple(
     "model_type architectures transformers_version _name_or_path auto_map return_dict "
     "attn_implementation _attn_implementation _attn_implementation_internal "
@@ -41,17 +41,28 @@ def mode_in(folder: str | Path) -> str:
 
 def load_config(
     source: str | Path,
-    config_class: type[OwnConfig] = ElbertConfig,
+    config_class: type[AdaptiveConfigT] = ElbertConfig,
     settings: KeyValues | None = None,
     **overrides: Any,
-) -> OwnConfig:
+) -> AdaptiveConfigT:
     """Read a `config.json`, given its path, its directory or a hub name.
 
+        config = elbert.load_config("out/reviews/model", exit_thres=0.3)
+
     A plain ALBERT configuration gets the defaults of `config_class`, as does one of another mode.
-    One of a family becomes the ALBERT with untied layers, which only an ELBERT can be.
-    Its exit keys are `settings`, by default those that `exit_settings.resolve` finds; `overrides`
-    replace any key, and as the caller's own may name an exit_config_path anywhere. Raises UserError
-    naming the file.
+    One of BERT, RoBERTa or ELECTRA becomes that of the ALBERT with untied layers which the encoder
+    is; only an ELBERT can have those.
+
+    Args:
+        source: a path, a directory or a hub name.
+        config_class: the configuration of the mode.
+        settings: exit keys; by default those that `exit_settings.resolve` finds in the folder.
+        overrides: values that replace those of any keys. As the caller's own they may name an
+            exit_config_path anywhere.
+
+    Raises:
+        UserError: there is no such file, it is another family's, or a value is out of range; with
+            the file.
     """
     source = local_folder(source, weights=False)
     path = source if source.is_file() else find_file(source, "config.json")
@@ -62,70 +73,81 @@ def load_config(
             "--config_name"
         )
     values = read_json(path)
-    kind = values.get("model_type")
-    if kind not in (None, "albert", *FAMILIES) and not config_class_of(kind):
+    model_type = values.get("model_type")
+    is_encoder = model_type in (None, "albert", *FAMILIES)
+    if not is_encoder and config_class_of(model_type) is None:
         raise UserError(
-            f"{path}: model_type = {kind!r}: only the weights of ALBERT, BERT, RoBERTa, ELECTRA "
-            "and this suite's own models can be read; another family's layers would be lost"
+            f"{path}: model_type = {model_type!r}: only the weights of ALBERT, BERT, RoBERTa, "
+            "ELECTRA and this suite's own models can be read; another family's layers would be lost"
         )
-    values = {**own_settings(as_albert(values), config_class), **overrides}
-    if "num_labels" in overrides and len(values.get("id2label") or ()) != overrides["num_labels"]:
-        values |= {"id2label": None, "label2id": None}  # of other classes
-    own_file = "exit_config_path" in overrides
-    settings = settings or resolve(path, config_class.table, config=values, trusted=own_file)
+    values = {**drop_foreign_keys(as_albert(values), config_class), **overrides}
+    label_count = len(values.get("id2label") or ())
+    if "num_labels" in overrides and overrides["num_labels"] != label_count:
+        values |= {"id2label": None, "label2id": None}  # they name other classes
+    if settings is None:
+        is_callers_file = "exit_config_path" in overrides
+        settings = resolve(path, config_class.table, config=values, trusted=is_callers_file)
     return make_config(path, {**values, **settings.values, **overrides}, config_class)
 
 
 def as_albert(values: dict[str, Any]) -> dict[str, Any]:
-    """Turn a family's config.json into that of the ALBERT that it is; others stay as they are.
+    """Turn a family's config.json into that of the ALBERT that the encoder is.
 
-    What is left out has HF's default of the family.
+    Keys that the file leaves out have HF's defaults of the family. The values of any other
+    configuration are returned as they are.
     """
-    kind = values.get("model_type")
-    if kind not in FAMILIES:
+    family = values.get("model_type")
+    if family not in FAMILIES:
         return values
-    defaults = CONFIG_MAPPING[kind]().to_dict()
-    shared = [name for name in defaults if name in ALBERT_KEYS or name == "pad_token_id"]
-    values = {**{name: defaults[name] for name in shared}, **values}
-    values["eos_token_id"] = None  # no family takes what follows for a second segment
+    defaults = CONFIG_MAPPING[family]().to_dict()
+    shared_names = [name for name in defaults if name in ALBERT_KEYS or name == "pad_token_id"]
+    values = {**{name: defaults[name] for name in shared_names}, **values}
+    # These encoders do not take what follows a separator for a second segment.
+    values["eos_token_id"] = None
     values["num_hidden_groups"] = values["num_hidden_layers"]
-    if "embedding_size" not in shared:
+    if "embedding_size" not in shared_names:
         values["embedding_size"] = values["hidden_size"]
-    if kind in SKIP_PADDING:
-        positions = values["max_position_embeddings"] - values["pad_token_id"] - 1
-        values |= {"max_position_embeddings": positions, "positions_skip_padding": True}
+    if family in SKIP_PADDING:
+        # The rows up to padding's own serve no token; `weights.to_untied_albert` drops them.
+        values["max_position_embeddings"] -= values["pad_token_id"] + 1
+        values["positions_skip_padding"] = True
     return values
 
 
-def make_config(path: Path, values: dict[str, Any], config_class: type[Config]) -> Config:
-    """Make the configuration of file `path` from its `values`; raises UserError naming the file."""
+def make_config(path: Path, values: dict[str, Any], config_class: type[ConfigT]) -> ConfigT:
+    """Make the configuration of file `path` from its `values`; raises UserError with the file."""
     values = {name: value for name, value in values.items() if name not in ORIGIN_KEYS}
     try:
         config = config_class(**values)
         check_architecture(config)
-    # HF's own post-processing of a key of a wrong type fails in many ways.
+    # HF's own processing of a value of a wrong type fails in many ways.
     except (StrictDataclassError, AttributeError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: {reason}") from error
     return config
 
 
-def own_settings(values: dict[str, Any], config_class: type[AdaptiveConfig]) -> dict[str, Any]:
-    """Drop a configuration's origin, and the keys of another mode.
+def drop_foreign_keys(values: dict[str, Any], config_class: type[AdaptiveConfig]) -> dict[str, Any]:
+    """Leave out the keys of a configuration's origin, and those of another mode than its class.
 
     Modes share names: ELBERT's exit_thres is an entropy, a ponder model's a halting CDF.
     """
     written_by = config_class_of(values.get("model_type"))
-    foreign = set(ORIGIN_KEYS)
-    if "thres_name" in values and not written_by:
+    if written_by is None and "thres_name" in values:
         written_by = ElbertConfig  # published ELBERT configurations call themselves ALBERT's
-    if written_by and written_by.model_type != config_class.model_type:
-        foreign |= set(written_by.table.keys)
-    return {name: value for name, value in values.items() if name not in foreign}
+    foreign_keys = set(ORIGIN_KEYS)
+    if written_by is not None and written_by.model_type != config_class.model_type:
+        foreign_keys |= set(written_by.table.keys)
+    return {name: value for name, value in values.items() if name not in foreign_keys}
+
+
+def label_names(config: AlbertConfig) -> list[str]:
+    """List the names of a model's classes, in the order of its logits."""
+    names: Any = config.id2label or {}  # HF converts its keys to numbers
+    return [names[number] for number in sorted(names)]
 
 
 def trained_labels(directory: str | Path) -> list[str]:
-    """Return the names of a trained model's classes; [] for one that predicts a value."""
+    """List the names of a trained model's classes; [] for a model that predicts a value."""
     config = load_config(directory)
-    labels: dict[Any, str] = config.id2label or {}
-    return [labels[number] for number in sorted(labels)] if config.label_count > 1 else []
+    return label_names(config) if config.label_count > 1 else []

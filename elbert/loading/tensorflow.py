@@ -1,11 +1,12 @@
-"""Reading TensorFlow checkpoints: Google's ALBERT, and Adaptive Depth.
+"""Read TensorFlow checkpoints: Google's ALBERT, and Adaptive Depth.
 
 The names are those of Google's ALBERT (pre-training, fine-tuning and TF-Hub export) and of the
-pre-training of Simoulin and Crabbé (2021). Every variable has a tensor by `NAMES`, is left out by
-`IGNORED`, or is an error. TensorFlow is imported only here: requirements-tf.txt.
+pre-training of Simoulin and Crabbé (2021). A variable becomes a tensor by `NAMES`, is left out by
+`IGNORED`, or is an error. Only this file imports TensorFlow (requirements-tf.txt).
 """
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from elbert_base.files import read_json
 from ..act import heads as act
 from ..configuration import AlbertActConfig
 from .configs import make_config
-from .weights import LoadReport, Tensors, load_into, new_name
+from .weights import LoadReport, TensorDict, load_into, new_name
 
-# The heads of a checkpoint -> the dense ALBERT with these heads, and the one whose tokens stop.
+# The heads of a checkpoint -> the plain ALBERT with these heads, and the one whose tokens halt.
 MODELS = {
     (): (hf.AlbertModel, act.AlbertActModel),
     ("predictions",): (hf.AlbertForMaskedLM, act.AlbertActForMaskedLM),
@@ -30,7 +31,7 @@ MODELS = {
     ("classifier",): (hf.AlbertForSequenceClassification, act.AlbertActForSequenceClassification),
 }
 
-# Regular expressions of names, and what takes their place, in this order.
+# Regular expressions of variables' names, and what takes their place, in this order.
 NAMES = {
     r"^module/": "",  # TF-Hub's scope
     # Pre-training under TensorFlow 2 makes some variables inside a loop, where scopes are lost.
@@ -55,8 +56,9 @@ NAMES = {
     r"[./](kernel|gamma|weights)$": ".weight",
     r"[./](bias|beta)$": ".bias",
 }
-PLACED = r"(albert|predictions|sop_classifier|classifier)\.[\w.]+"  # names that NAMES made
-AS_IN_PYTORCH = r".+(_embeddings|classifier)\.weight|classifier\.weight"  # others are transposed
+TENSOR_NAME = r"(albert|predictions|sop_classifier|classifier)\.[\w.]+"  # what NAMES makes
+# Weights with the same dimensions in both frameworks; others are transposed.
+SAME_DIMENSIONS = r".+(_embeddings|classifier)\.weight|classifier\.weight"
 # An optimizer's moments, steps and accumulated gradients.
 IGNORED = r".+/(adam_[mv]|Adam(_1)?|accum)|beta[12]_power|global_step|local_step|batch_finite"
 
@@ -64,11 +66,14 @@ IGNORED = r".+/(adam_[mv]|Adam(_1)?|accum)|beta[12]_power|global_step|local_step
 def load_tf_checkpoint(
     prefix: str | Path, config_file: str | Path
 ) -> tuple[PreTrainedModel, LoadReport]:
-    """Load the HF ALBERT or Adaptive Depth model with a checkpoint's heads, in eval mode.
+    """Load the HF ALBERT or the Adaptive Depth model with a checkpoint's heads, in eval mode.
 
     Args:
-        prefix: what the names of its files share.
+        prefix: what the names of the checkpoint's files share.
         config_file: Google's albert_config.json, or a config.json.
+
+    Returns:
+        The model, and a report whose names are those of the checkpoint's variables.
 
     Raises:
         UserError: TensorFlow is missing, the checkpoint is damaged or not one, it has a variable
@@ -76,23 +81,28 @@ def load_tf_checkpoint(
     """
     values = read_json(config_file)
     try:
-        tensors, report = read_checkpoint(str(prefix))
-        # Google's code and Keras have constants that their configuration files leave unsaid.
+        tensors, report = read_tf_checkpoint(str(prefix))
+        # Google's code and Keras have constants that their configuration files leave out.
         if any("layer_normalization" in key for key in report.loaded):
             values.setdefault("layer_norm_eps", 1e-3)
         if str(values.get("hidden_act")).lower() == "gelu":
-            values["hidden_act"] = "gelu_new"  # by tanh
-        if "classifier.bias" in tensors and not values.keys() & {"num_labels", "id2label"}:
+            values["hidden_act"] = "gelu_new"  # their GELU is the approximation by tanh
+        names_classes = "num_labels" in values or "id2label" in values
+        if "classifier.bias" in tensors and not names_classes:
             values["num_labels"] = tensors["classifier.bias"].numel()
         is_adaptive = "albert.encoder.albert_layer.act.dense.weight" in tensors
         config_class = AlbertActConfig if is_adaptive else AlbertConfig
-        return build(make_config(Path(config_file), values, config_class), tensors), report
+        config = make_config(Path(config_file), values, config_class)
+        return build_model(config, tensors), report
     except UserError as error:
         raise UserError(f"{prefix}, with {config_file}: {error}") from error
 
 
-def read_checkpoint(prefix: str) -> tuple[Tensors, LoadReport]:
-    """Read a checkpoint's variables in float32, under the names of the state dict."""
+def read_tf_checkpoint(prefix: str) -> tuple[TensorDict, LoadReport]:
+    """Read a checkpoint's variables in float32, under the names of the state dict.
+
+    The report's names are those of the checkpoint.
+    """
     try:
         from tensorflow.train import load_checkpoint
     except ImportError as error:
@@ -101,35 +111,51 @@ def read_checkpoint(prefix: str) -> tuple[Tensors, LoadReport]:
         ) from error
     try:
         reader = load_checkpoint(prefix)
-        keys, ignored = sort_variables(sorted(reader.get_variable_to_shape_map()))
+        variables = sort_variables(sorted(reader.get_variable_to_shape_map()))
         tensors = {}
-        for name, key in keys.items():
+        for name, key in variables.key_of_tensor.items():
             tensor = torch.from_numpy(reader.get_tensor(key).astype("float32"))
             # TensorFlow's kernels are (inputs, outputs).
-            tensors[name] = tensor if re.fullmatch(AS_IN_PYTORCH, name) else tensor.t()
+            tensors[name] = tensor if re.fullmatch(SAME_DIMENSIONS, name) else tensor.t()
     except UserError:
         raise
-    except Exception as error:  # a damaged file fails in every way
+    except Exception as error:  # a damaged file fails in many ways
         raise UserError(
             f"cannot read it ({' '.join(str(error).split())}): give what the names of its files "
             "share, as albert_base/model.ckpt-best; if they are damaged or missing, fetch all again"
         ) from error
-    return tensors, LoadReport(prefix, list(keys.values()), ignored, [])
+    report = LoadReport(
+        source=prefix,
+        loaded=list(variables.key_of_tensor.values()),
+        ignored=variables.ignored,
+        initialised=[],
+    )
+    return tensors, report
 
 
-def sort_variables(keys: list[str]) -> tuple[dict[str, str], list[str]]:
-    """Sort a checkpoint's variables.
+@dataclass
+class Variables:
+    """What is read and what is left out of a checkpoint.
 
-    Returns the key of each tensor of the state dict, and the keys that are left out. Raises
-    UserError for variables without a place.
+    Attributes:
+        key_of_tensor: the variable's key in the checkpoint, by the tensor's name in a state dict.
+        ignored: the keys of variables that are left out.
     """
-    placed, ignored, unknown = {}, [], []
+
+    key_of_tensor: dict[str, str]
+    ignored: list[str]
+
+
+def sort_variables(keys: list[str]) -> Variables:
+    """Sort the keys of a checkpoint's variables; raises UserError for those that no rule knows."""
+    variables = Variables(key_of_tensor={}, ignored=[])
+    unknown = []
     for key in keys:
         name = new_name(key, NAMES)
         if re.fullmatch(IGNORED, key):
-            ignored.append(key)
-        elif re.fullmatch(PLACED, name):
-            placed[name] = key
+            variables.ignored.append(key)
+        elif re.fullmatch(TENSOR_NAME, name):
+            variables.key_of_tensor[name] = key
         else:
             unknown.append(key)
     if unknown:
@@ -137,25 +163,28 @@ def sort_variables(keys: list[str]) -> tuple[dict[str, str], list[str]]:
             f"no rule knows these {len(unknown)} variables: {', '.join(unknown)}. Nothing is "
             "converted, so that no weight is lost unseen"
         )
-    return placed, ignored
+    return variables
 
 
-def build(config: AlbertConfig, tensors: Tensors) -> PreTrainedModel:
-    """Build the model of the heads that are there; raises UserError unless it has every tensor."""
-    heads = tuple(sorted({name.split(".")[0] for name in tensors} - {"albert"}))
+def build_model(config: AlbertConfig, tensors: TensorDict) -> PreTrainedModel:
+    """Build the model with the heads that `tensors` have; raises UserError for unused tensors."""
+    parts = {name.split(".")[0] for name in tensors}
+    heads = tuple(sorted(parts - {"albert"}))
     if heads not in MODELS:
         raise UserError(f"no model has these heads, and no others: {', '.join(heads)}")
-    dense, adaptive = MODELS[heads]
-    model_class: Any = adaptive if isinstance(config, AlbertActConfig) else dense
+    plain_class, adaptive_class = MODELS[heads]
+    model_class: Any = adaptive_class if isinstance(config, AlbertActConfig) else plain_class
     model = model_class(config)
     encoder = model.base_model
     if encoder.pooler is None and "albert.pooler.weight" in tensors:
-        # A masked language model has no use for it, but what is fine-tuned from one does.
+        # A masked language model does without a pooler, but a model fine-tuned from it does not.
         encoder.pooler = nn.Linear(config.hidden_size, config.hidden_size)
     if encoder is model:
         tensors = {name.removeprefix("albert."): tensor for name, tensor in tensors.items()}
-    # The decoder shares the word embeddings.
-    report = load_into(model, tensors, type(model).__name__, heads=("predictions.decoder.",))
+    # A checkpoint leaves out the decoder, which shares the word embeddings.
+    report = load_into(
+        model, tensors, source=type(model).__name__, new_parts=("predictions.decoder.",)
+    )
     if report.ignored:
         raise UserError(
             f"a {type(model).__name__} of this configuration has no {', '.join(report.ignored)}; "

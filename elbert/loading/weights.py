@@ -1,7 +1,7 @@
-"""Reading a checkpoint's tensors, naming them as this suite's models do, and copying them there.
+"""Read a checkpoint's tensors, rename them as this suite's models do, and copy them into a model.
 
-A source is a directory or a hub name holding an HF ALBERT (bare or with any head), an ELBERT
-checkpoint of the published code or of this suite, or an encoder of `families.py`.
+A source is a directory or a hub name with an HF ALBERT (bare or with any head), a checkpoint of
+ELBERT's published code or of this suite, or an encoder of `elbert_base/families.py`.
 """
 
 import pickle
@@ -28,13 +28,13 @@ from ..albert import AlbertPreTrainedModel
 from ..configuration import AdaptiveConfig, config_class_of
 from .configs import as_albert, load_config, mode_in
 
-Tensors = dict[str, Tensor]  # by name
-Model = TypeVar("Model", bound=AlbertPreTrainedModel)
+TensorDict = dict[str, Tensor]  # by name: a state dict, or a batch
+ModelT = TypeVar("ModelT", bound=AlbertPreTrainedModel)
 
-# Regular expressions of names, and what takes their place, in this order.
-MODERN = {r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # of older BERTs
+# Regular expressions of tensors' names, and what takes their place, in this order.
+MODERN_NAMES = {r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # older BERTs have gamma and beta
 SHARED_LAYER = r"encoder\.albert_layer_groups\.0\.albert_layers\.0\."
-ELBERT_NAMES = {r"^classifier\.": "albert.encoder.exit_out_layer.classifier."}  # HF's
+ELBERT_NAMES = {r"^classifier\.": "albert.encoder.exit_out_layer.classifier."}  # of HF's head
 ACT_NAMES = {
     SHARED_LAYER: "encoder.albert_layer.",
     r"encoder\.albert_layer\.attention\.LayerNorm\.": "encoder.albert_layer.LayerNorm.",
@@ -42,7 +42,7 @@ ACT_NAMES = {
 PONDER_NAMES = {r"^albert\.": "", f"^{SHARED_LAYER}": "albert_layer.", r"^encoder\.": ""}
 
 
-def renamed(tensors: Tensors, names: Mapping[str, str]) -> Tensors:
+def rename_tensors(tensors: TensorDict, names: Mapping[str, str]) -> TensorDict:
     """Return the tensors under the names that a table of regular expressions gives."""
     return {new_name(name, names): tensor for name, tensor in tensors.items()}
 
@@ -54,35 +54,53 @@ def new_name(name: str, names: Mapping[str, str]) -> str:
     return name
 
 
-def read_weights(source: str | Path, names: Mapping[str, str]) -> Tensors:
-    """Read an encoder's tensors, named as published, `albert.*`, and then by `names`."""
-    tensors = renamed(read_tensor_file(weight_file(source)), MODERN)
-    if any(".attention.self.query." in name for name in tensors):
+def read_weights(source: str | Path, names: Mapping[str, str]) -> TensorDict:
+    """Read an encoder's tensors under the names of ALBERT with a head, `albert.*`.
+
+    Args:
+        source: a model's folder.
+        names: regular expressions of these names, and what takes their place.
+
+    Raises:
+        UserError: there are no weights, or not those of an ALBERT or of a family.
+    """
+    tensors = rename_tensors(read_tensor_file(weight_file(source)), MODERN_NAMES)
+    has_families_names = any(".attention.self.query." in name for name in tensors)
+    if has_families_names:
         path = find_file(source, "config.json")
-        tensors = untied(tensors, as_albert(read_json(path)) if path else {})
+        config = as_albert(read_json(path)) if path else {}
+        tensors = to_untied_albert(tensors, config)
     if not any(name.endswith("embedding_hidden_mapping_in.weight") for name in tensors):
         raise UserError(
             f"{source}: the weights are not ALBERT's, BERT's, RoBERTa's or ELECTRA's; their first "
             f"tensors are {', '.join(sorted(tensors)[:4])}"
         )
-    return renamed(tensors, {r"^(embeddings|encoder|pooler)\.": r"albert.\1.", **names})
+    return rename_tensors(tensors, {r"^(embeddings|encoder|pooler)\.": r"albert.\1.", **names})
 
 
-def untied(tensors: Tensors, values: Mapping[str, Any]) -> Tensors:
-    """Name an encoder's tensors as those of the ALBERT that `values`, by `as_albert`, describe."""
-    kind = str(values.get("model_type"))
-    tensors = renamed(tensors, {**FAMILIES.get(kind, FAMILIES["bert"]), **LAYER_NAMES})
-    size = tensors.get("embeddings.word_embeddings.weight", torch.empty(0, 0)).shape[1]
-    identity = {f"{MAPPING}.weight": torch.eye(size), f"{MAPPING}.bias": torch.zeros(size)}
+def to_untied_albert(tensors: TensorDict, config: Mapping[str, Any]) -> TensorDict:
+    """Turn the tensors of BERT, RoBERTa or ELECTRA into those of an ALBERT with untied layers.
+
+    config: the encoder's configuration, by `as_albert`; {} is taken for BERT's.
+    """
+    family = str(config.get("model_type"))
+    names = FAMILIES.get(family, FAMILIES["bert"])
+    tensors = rename_tensors(tensors, {**names, **LAYER_NAMES})
     positions = "embeddings.position_embeddings.weight"
-    if kind in SKIP_PADDING and positions in tensors:
-        # No token has the rows before: ours count from 0.
-        tensors[positions] = tensors[positions][values["pad_token_id"] + 1 :]
-    return identity | tensors
+    if family in SKIP_PADDING and positions in tensors:
+        # The family numbers tokens from pad_token_id + 1 on, an ALBERT from 0.
+        tensors[positions] = tensors[positions][config["pad_token_id"] + 1 :]
+    words = tensors.get("embeddings.word_embeddings.weight", torch.empty(0, 0))
+    size = words.shape[1]
+    identity = {f"{MAPPING}.weight": torch.eye(size), f"{MAPPING}.bias": torch.zeros(size)}
+    return {**identity, **tensors}  # an ELECTRA may have a mapping of its own
 
 
-def read_tensor_file(path: Path) -> Tensors:
-    """Read a .safetensors or .bin file. A .bin is read as tensors only: no code is run."""
+def read_tensor_file(path: Path) -> TensorDict:
+    """Read a .safetensors or .bin file; of a .bin only tensors are read, and no code is run.
+
+    Raises UserError for a damaged file, and for one with anything but tensors by name.
+    """
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
@@ -92,7 +110,7 @@ def read_tensor_file(path: Path) -> Tensors:
             f"{path} holds something other than tensors, which could run code: refused. "
             "Ask its author for a safetensors file"
         ) from error
-    except Exception as error:  # what is not a checkpoint fails in every way there is
+    except Exception as error:  # what is not a checkpoint fails in many ways
         raise UserError(f"{path} is damaged or not a checkpoint: {error}") from error
     if not isinstance(loaded, dict) or not all(isinstance(x, Tensor) for x in loaded.values()):
         raise UserError(f"{path} is not a state dict (tensors by name)")
@@ -101,12 +119,12 @@ def read_tensor_file(path: Path) -> Tensors:
 
 @dataclass
 class LoadReport:
-    """Fate of a checkpoint's tensors.
+    """What became of a checkpoint's tensors.
 
     Attributes:
         source: the folder or hub name.
-        loaded: names of the tensors that the model has from there.
-        ignored: names of those that the model has no use for.
+        loaded: names of the model's tensors that come from there.
+        ignored: names of the checkpoint's tensors that the model has no use for.
         initialised: names of the model's tensors that are new.
     """
 
@@ -116,7 +134,7 @@ class LoadReport:
     initialised: list[str]
 
     def lines(self) -> list[str]:
-        """Three lines for the user."""
+        """Write the report in three lines, for the user."""
         return [
             f"Weights loaded from {self.source}: {len(self.loaded)} tensors",
             f"Weights ignored: {abbreviate(self.ignored)}",
@@ -125,52 +143,66 @@ class LoadReport:
 
 
 def abbreviate(names: Iterable[str]) -> str:
-    """List the first six names in order, and the number of the others."""
+    """List the first six names in alphabetical order, and the number of the others."""
     ordered = sorted(names)
-    rest = f" and {len(ordered) - 6} more" if len(ordered) > 6 else ""
-    return (", ".join(ordered[:6]) or "none") + rest
+    if not ordered:
+        return "none"
+    text = ", ".join(ordered[:6])
+    if len(ordered) > 6:
+        text += f" and {len(ordered) - 6} more"
+    return text
 
 
 def load_model(
-    model_class: type[Model],
+    model_class: type[ModelT],
     source: str | Path,
     config: AlbertConfig | None = None,
+    *,
     other_task: bool = False,
     **keys: Any,
-) -> tuple[Model, LoadReport]:
-    """Build a model with a checkpoint's weights; return it and what was loaded.
+) -> tuple[ModelT, LoadReport]:
+    """Build a model with a checkpoint's weights; return it, and what was loaded.
+
+        model, report = elbert.load_model(
+            elbert.ElbertForSequenceClassification, "albert/albert-base-v2", num_labels=3
+        )
 
     Args:
-        model_class: of any mode.
+        model_class: a model of any mode.
         source: a directory or a hub name.
-        config: by default the source's own.
-        other_task: the source was fine-tuned on another task, so its `task_parts` are left out.
-        keys: without `config`, what replaces the source's own: exit_thres=0.3. Another num_labels
-            is another task.
+        config: in place of the source's configuration.
+        other_task: whether the source was fine-tuned on another task; its `task_parts`, such as a
+            classifier, are then left out.
+        keys: without `config`, values that replace those of the source's configuration, for example
+            exit_thres=0.3. Another num_labels means another task.
 
     Raises:
         UserError: weights are missing, damaged, or of another shape than the configuration's.
     """
     folder = local_folder(source)
     config_class = cast(type[AdaptiveConfig], model_class.config_class)
-    config = config or load_config(folder, config_class, **keys)
+    if config is None:
+        config = load_config(folder, config_class, **keys)
     if keys:
         stored = load_config(folder, config_class)
-        other_task |= config.num_labels != stored.num_labels
+        other_task = other_task or config.num_labels != stored.num_labels
+    excluded = model_class.task_parts if other_task else ()
+    # A model on torch's "meta" device has shapes alone: what fails does so before memory is taken.
     with torch.device("meta"):
         outline = model_class(config)
-    tensors = checkpoint_for(outline, folder)
-    load_checkpoint(outline, tensors, folder, other_task)  # fails before memory is taken
+    tensors = read_tensors_for(outline, folder)
+    load_into(outline, tensors, folder, model_class.new_parts, excluded)
     model = model_class(config)
-    return model, load_checkpoint(model, tensors, folder, other_task)
+    report = load_into(model, tensors, folder, model_class.new_parts, excluded)
+    return model, report
 
 
 def load_trained_model(source: str | Path, config: AlbertConfig | None = None) -> Any:
-    """Load the trained model of any mode in a folder, in eval mode.
+    """Load the trained model in a folder, of whatever mode it is, in eval mode.
 
-    config: in place of the folder's own. Raises UserError for weights that no task has trained.
+    config: in place of the folder's. Raises UserError for weights that were not trained on a task.
     """
-    # HF's annotation knows its own configurations only.
+    # HF's annotation of this mapping knows HF's configurations only.
     model_classes: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     model_class = model_classes[config_class_of(mode_in(source))]
     model, report = load_model(model_class, source, config)
@@ -183,62 +215,49 @@ def load_trained_model(source: str | Path, config: AlbertConfig | None = None) -
     return model.eval()
 
 
-def checkpoint_for(model: AlbertPreTrainedModel, folder: str | Path) -> Tensors:
-    """Read a checkpoint's tensors under the names of a model of any mode."""
-    tensors = read_weights(folder, {})
-    head = tensors.get("classifier.weight")
-    if head is not None and len(head) != model.config.num_labels:
-        tensors = renamed(tensors, {r"^classifier\.": "other_classifier."})
-    return renamed(tensors, model.tensor_names)
+def read_tensors_for(model: AlbertPreTrainedModel, folder: str | Path) -> TensorDict:
+    """Read a checkpoint's tensors under the names of a model of any mode.
 
-
-def load_checkpoint(
-    model: AlbertPreTrainedModel, tensors: Tensors, folder: str | Path, other_task: bool = False
-) -> LoadReport:
-    """Copy into `model` what `checkpoint_for` read in `folder`, as `load_into`.
-
-    other_task: leave out the parts that belong to one task.
+    A classifier of HF's with another number of classes is not the model's: it gets a name that no
+    model has.
     """
-    unwanted = model.task_parts if other_task else ()
-    return load_into(model, tensors, folder, model.new_parts, unwanted)
+    tensors = read_weights(folder, {})
+    classifier = tensors.get("classifier.weight")
+    if classifier is not None and len(classifier) != model.config.num_labels:
+        tensors = rename_tensors(tensors, {r"^classifier\.": "other_classifier."})
+    return rename_tensors(tensors, model.tensor_names)
 
 
 def load_into(
     model: PreTrainedModel,
-    tensors: Tensors,
+    tensors: TensorDict,
     source: str | Path,
-    heads: tuple[str, ...],
-    unwanted: tuple[str, ...] = (),
+    new_parts: tuple[str, ...],
+    excluded: tuple[str, ...] = (),
 ) -> LoadReport:
-    """Copy into `model` the tensors that it has; return the fate of each.
+    """Copy into `model` the tensors that it has; report what became of each.
 
-    heads: prefixes of the names that a checkpoint may lack: these stay newly initialised.
-    unwanted: prefixes of the names that are left out even so.
+    Args:
+        model: changed in place.
+        tensors: by the model's names.
+        source: where they come from, for errors and the report.
+        new_parts: prefixes of names that a checkpoint may lack; such tensors stay newly
+            initialised.
+        excluded: prefixes of names that are not loaded, even where the checkpoint has them.
 
-    Raises UserError for tensors of another shape than the model's, NaN or missing.
+    Raises:
+        UserError: a tensor is missing, is not finite, or has another shape than the model's.
     """
-    wanted = model.state_dict()
-    tied: dict[str, str] = model.all_tied_weights_keys
-    for name in tied.keys() - tensors:
-        del wanted[name]  # it is also there under another name
-    loaded = [name for name in wanted if name in tensors and not name.startswith(unwanted)]
+    state = model.state_dict()
+    tied_names: dict[str, str] = model.all_tied_weights_keys
+    for name in tied_names.keys() - tensors:
+        del state[name]  # the same tensor stands there under another name
+    loaded = [name for name in state if name in tensors and not name.startswith(excluded)]
     ignored = [name for name in tensors if name not in loaded]
-    initialised = [name for name in wanted if name not in loaded]
+    initialised = [name for name in state if name not in loaded]
     for name in loaded:
-        tensor = tensors[name]
-        shape, expected = tuple(tensor.shape), tuple(wanted[name].shape)
-        if shape != expected:
-            raise UserError(
-                f"{source}: {name} has shape {shape}, the configuration asks for {expected}; "
-                "is the config.json of another model, or the task one of another number of labels?"
-            )
-        # As the model will hold it: 1e300 is infinite there.
-        if not tensor.is_floating_point() or not tensor.float().isfinite().all():
-            raise UserError(
-                f"{source}: {name} is {tensor.dtype} and not floating-point, or holds NaN or "
-                "infinite weights, so no answer would mean anything: take another checkpoint"
-            )
-    missing = [name for name in initialised if not name.startswith(heads)]
+        check_tensor(name, tensors[name], tuple(state[name].shape), source)
+    missing = [name for name in initialised if not name.startswith(new_parts)]
     if missing:
         raise UserError(
             f"{source}: no weights for {abbreviate(missing)}, which the configuration asks for; "
@@ -246,5 +265,23 @@ def load_into(
         )
     with torch.no_grad():
         for name in loaded:
-            wanted[name].copy_(tensors[name])
+            state[name].copy_(tensors[name])
     return LoadReport(str(source), loaded, ignored, initialised)
+
+
+def check_tensor(
+    name: str, tensor: Tensor, expected_shape: tuple[int, ...], source: str | Path
+) -> None:
+    """Raise UserError unless a checkpoint's tensor is finite and has the model's shape."""
+    shape = tuple(tensor.shape)
+    if shape != expected_shape:
+        raise UserError(
+            f"{source}: {name} has shape {shape}, the configuration asks for {expected_shape}; "
+            "is the config.json of another model, or the task one of another number of labels?"
+        )
+    # In float32, as the model will hold it: 1e300 is infinite there.
+    if not tensor.is_floating_point() or not tensor.float().isfinite().all():
+        raise UserError(
+            f"{source}: {name} is {tensor.dtype} and not floating-point, or holds NaN or "
+            "infinite weights, so no answer would mean anything: take another checkpoint"
+        )

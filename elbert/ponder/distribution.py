@@ -14,7 +14,10 @@ from transformers import AlbertConfig
 
 
 def floored_log(probability: Tensor) -> Tensor:
-    """Return log p, with p = 0 as the smallest normal number: finite, and so is the gradient."""
+    """Return log p, with p = 0 taken for the smallest normal number.
+
+    So the logarithm and its gradient are finite.
+    """
     return probability.clamp_min(torch.finfo(probability.dtype).tiny).log()
 
 
@@ -24,8 +27,14 @@ class GeneralizedGeometricDist:
     p_n = λ_n Π_{j<n} (1 − λ_j), kept in logarithms, so that λ = 0 and λ = 1 are ordinary values.
 
     Args:
-        stop_probabilities: λ, (batch, steps); or one λ for all, with `max_steps` and `batch_size`.
-        device: where to put a distribution given by one λ.
+        stop_probabilities: λ, (batch, steps); or one number for all steps and examples, which needs
+            the next two.
+        max_steps: the number of steps.
+        batch_size: the number of examples.
+        device: where to put a distribution given by one number.
+
+    Raises:
+        TypeError: one number is given without `max_steps` or `batch_size`.
     """
 
     def __init__(
@@ -69,13 +78,14 @@ class GeneralizedGeometricDist:
         return self.log_pmf(normalize).exp()
 
     def kl_div(self, target: "GeneralizedGeometricDist") -> Tensor:
-        """Mean over the batch of Σ_n target_n (log target_n − log self_n) = KL(target ‖ self).
+        """Compute KL(target ‖ self) = Σ_n target_n (log target_n − log self_n).
 
-        The direction is the published one; `prior.kl_div(model)` is KL(model ‖ prior), the
-        regulariser of PonderNet's loss.
+        The scalar is the mean over the batch. The direction is the published one:
+        `prior.kl_div(model)` is KL(model ‖ prior), the regulariser of PonderNet's loss.
         """
-        log_p, log_q = self.log_pmf(), target.log_pmf()
-        return F.kl_div(log_p, log_q, reduction="batchmean", log_target=True)
+        log_self = self.log_pmf()
+        log_target = target.log_pmf()
+        return F.kl_div(log_self, log_target, reduction="batchmean", log_target=True)
 
     def expected_steps(self) -> Tensor:
         """Return Σ_n n·p_n, (batch,)."""
@@ -86,20 +96,36 @@ class GeneralizedGeometricDist:
 def prior(
     config: AlbertConfig, batch: int, steps: int, device: torch.device
 ) -> GeneralizedGeometricDist:
-    """Return the distribution over the first `steps` layers that the loss pulls to.
+    """Return the prior that the loss pulls the model's halting distribution to.
 
-    geometric: λ_p at every layer. normal: p_n ∝ exp(−(n − 1/λ_p)²), as PALBERT has it.
+    With λ_p = `target_halt_probability`, a geometric prior has λ_p at every layer, and a normal one
+    p_n ∝ exp(−(n − 1/λ_p)²), as in PALBERT.
+
+    Args:
+        config: of a ponder model.
+        batch: the number of examples.
+        steps: the number of layers, counted from the first.
+        device: where to put it.
     """
     halt = config.target_halt_probability
     if config.prior_type == "normal":
-        log_pmf = -((torch.arange(1.0, steps + 1, device=device) - 1 / halt) ** 2)
-        log_pmf = log_pmf.log_softmax(0).expand(batch, -1)
-        log_rest = log_pmf.flip(1).logcumsumexp(1).flip(1)  # log Σ_{j≥n} p_j
-        dist = GeneralizedGeometricDist((log_pmf - log_rest).exp())
-        dist.log_stop = log_pmf - log_rest
-        dist.log_keep = F.pad(log_rest[:, 1:], (0, 1), value=-torch.inf) - log_rest
-        return dist
+        return normal_prior(1 / halt, batch, steps, device)
     halts = torch.full((batch, steps), halt, device=device)
     if config.halt_normalization == "last_layer" and steps == config.num_hidden_layers:
         halts[:, -1] = 1.0
     return GeneralizedGeometricDist(halts)
+
+
+def normal_prior(
+    mean: float, batch: int, steps: int, device: torch.device
+) -> GeneralizedGeometricDist:
+    """Return the distribution p_n ∝ exp(−(n − mean)²); see `prior`."""
+    layers = torch.arange(1.0, steps + 1, device=device)
+    log_pmf = (-((layers - mean) ** 2)).log_softmax(0).expand(batch, -1)  # (batch, steps)
+    log_rest = log_pmf.flip(1).logcumsumexp(1).flip(1)  # log Σ_{j≥n} p_j
+    log_stop = log_pmf - log_rest
+    dist = GeneralizedGeometricDist(log_stop.exp())
+    # Far into the tail λ itself rounds; the logarithms are exact.
+    dist.log_stop = log_stop
+    dist.log_keep = F.pad(log_rest[:, 1:], (0, 1), value=-torch.inf) - log_rest
+    return dist

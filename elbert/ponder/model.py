@@ -1,9 +1,10 @@
 """PonderALBERT: ALBERT that learns, layer by layer, how probable it is to stop here.
 
 λ_n, the probability of halting at layer n for an example that has not halted before, is read from
-a second [CLS] token; the first one feeds the classifier. With another `pooler_input` than two_cls
-there is no second [CLS]: both read what ALBERT's pooler makes of a layer, and the classifier is one
-linear layer, as in PALBERT. `distribution.py` has what λ means, `rules.py` says who stops, given λ.
+a second [CLS] token; the classifier reads the first. With another `pooler_input` than two_cls there
+is no second [CLS]: both heads read what ALBERT's pooler makes of a layer, and the classifier is one
+linear layer, as in PALBERT. `distribution.py` says what λ means, `rules.py` which examples exit,
+given λ.
 
 Sources: PonderNet (Banino et al., 2021); PALBERT (Balagansky and Gavrilov, 2022) for the halting
 head that sees two layers; the public PonderALBERT for the model and its names.
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -41,7 +42,7 @@ from ..depth import (
     layer_states,
 )
 from ..layer import AlbertLayer
-from ..loading.configs import own_settings
+from ..loading.configs import drop_foreign_keys
 from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import PONDER_NAMES, load_model
 from ..losses import PonderClassificationLoss, task_loss
@@ -51,23 +52,32 @@ from .rules import HALT
 
 HALTING_TOKEN = 1  # position of the second [CLS]
 Texts = Sequence[str] | tuple[Sequence[str], Sequence[str]]  # a list, or a pair of lists
+Labels = Tensor | Sequence[float]  # (batch,): class ids, or values for regression
+
+
+class TextInputs(NamedTuple):
+    """What the model reads of a batch of texts, (batch, length) int64 each."""
+
+    input_ids: Tensor
+    attention_mask: Tensor | None
+    token_type_ids: Tensor | None
 
 
 @dataclass(repr=False)
 class PonderOutput(SequenceClassifierOutput):
-    """Output of the model; `layers` are those that ran.
+    """Output of the model; `layers` in a shape counts the layers that ran.
 
     Attributes:
-        loss: scalar; train(): total loss, eval(): loss of the answers.
+        loss: scalar; in train() the total loss, in eval() the loss of the answers.
         logits: (layers, batch, num_labels). An example that has halted keeps its last ones.
         halt_probabilities: λ, (batch, layers); 0 once an example has halted.
-        model_halt_dist: GeneralizedGeometricDist over these layers.
+        model_halt_dist: the halting distribution over these layers.
         target_halt_dist: its prior.
         passes: number of layer passes that the batch took.
-        answer: (batch, num_labels), eval() only: of the halting layer.
-        exit_layer: (batch,) int64, 1-based, eval() only.
-        weighted_ce_loss: a part of `loss`, train() only.
-        kl_loss: the other part.
+        answer: (batch, num_labels), the answer of each example's exit; in eval() only.
+        exit_layer: (batch,) int64, 1-based; in eval() only.
+        weighted_ce_loss: scalar, one part of `loss`; in train() only.
+        kl_loss: scalar, the other part; in train() only.
     """
 
     halt_probabilities: Tensor | None = None
@@ -84,9 +94,11 @@ class PonderOutput(SequenceClassifierOutput):
 
 
 def with_halting_token(values: Tensor) -> Tensor:
-    """Insert the second [CLS]: repeat the first entry of (…, length).
+    """Insert the second [CLS] into (…, length), by repeating the first entry.
 
-    For token ids, segment ids and attention masks alike; [CLS] must come first.
+    It serves token ids, segment ids and attention masks alike; [CLS] must come first.
+
+        ids = elbert.with_halting_token(tokenizer("A film.", return_tensors="pt").input_ids)
     """
     return torch.cat((values[..., :1], values), dim=-1)
 
@@ -97,53 +109,63 @@ def mlp(hidden: int, outputs: int) -> list[nn.Module]:
 
 
 class HaltingHead(nn.Sequential):
-    """Gives the logit of λ, from the halting token's states after this layer and the previous one.
+    """A head that gives the logit of λ, from a layer's state and the previous layer's.
 
-    mlp is PonderALBERT's. linear, linear_cat and linear_diff are PALBERT's: `num_lambda_layers`
-    tanh layers (none for 1) and an output layer, on this state; on both; on their difference.
+    `mlp` is PonderALBERT's. `linear`, `linear_cat` and `linear_diff` are PALBERT's: as many tanh
+    layers as `num_lambda_layers` says (none for 1), and an output layer. They read this layer's
+    state, both states side by side, or the difference of the two.
     """
 
     def __init__(self, config: PonderAlbertConfig) -> None:
-        reads = config.lambda_layer_arch
-        width = config.hidden_size * (2 if reads == "linear_cat" else 1)
-        depth = config.num_lambda_layers if reads != "mlp" and config.num_lambda_layers > 1 else 0
-        if reads == "mlp":
+        architecture = config.lambda_layer_arch
+        width = config.hidden_size
+        if architecture == "linear_cat":
+            width = 2 * config.hidden_size
+        layers: list[nn.Module] = []
+        if architecture == "mlp":
             layers = mlp(width, 1)
         else:
-            layers = []
-            for _ in range(depth):
-                layers += [ExitLinear(width, width), nn.Tanh()]
+            if config.num_lambda_layers > 1:
+                for _ in range(config.num_lambda_layers):
+                    layers += [ExitLinear(width, width), nn.Tanh()]
             layers.append(ExitLinear(width, 1))
+        # A Sequential of these layers has the published tensor names.
         super().__init__(*layers)
-        self.reads = reads
+        self.architecture = architecture
 
-    # Two inputs for a Sequential, which gives the published names.
-    def forward(  # pyrefly: ignore[bad-override]
+    def forward(  # pyrefly: ignore[bad-override]  # a Sequential has one input
         self, state: Tensor, previous: Tensor
     ) -> Tensor:
         """Return the logits (…) of states (…, hidden); `previous` is 0 at the first layer."""
-        if self.reads == "linear_cat":
+        if self.architecture == "linear_cat":
             state = torch.cat((state, previous), dim=-1)
-        elif self.reads == "linear_diff":
+        elif self.architecture == "linear_diff":
             state = state - previous
         return super().forward(state)[..., 0].float()
 
 
 class SharedLayer(GradientCheckpointingLayer, AlbertLayer):
-    """The layer of every depth."""
+    """The one layer that is applied at every depth."""
 
 
 class PonderAlbertClassifier(EarlyExitModel):
-    """ALBERT that learns when to halt: classification, or regression for num_labels = 1.
+    """An ALBERT that learns when to halt; a classifier, or for num_labels = 1 a regression model.
 
-    The criterion is read from `config` at every call. Depth is free, as all layers are one. With
-    `cls_in_second_text` a call with pairs of texts begins the second with a [CLS] as well, as
-    PonderALBERT does and run_glue.py does not.
+        model = PonderAlbertClassifier.from_pretrained("albert/albert-base-v2", num_labels=2)
+        out = model(["A moving, funny film.", "Not bad at all!"])
+        out["halt_probabilities"]  # (batch, layers)
+
+    The criterion is read from `config` at every call. As all layers are one, a model may have any
+    depth.
 
     Args:
         config: PonderAlbertConfig, or a plain AlbertConfig, which gets the halting defaults.
         tokenizer: needed to call the model with texts.
-        target_halt_probability: λ_p of the prior, in (0, 1]; config's own by default.
+        target_halt_probability: λ_p of the prior, in (0, 1]; the configuration's by default.
+
+    Attributes:
+        cls_in_second_text: whether a call with pairs of texts begins the second text with a [CLS]
+            as well, as PonderALBERT does, and run_glue.py does not.
     """
 
     config_class = PonderAlbertConfig
@@ -159,7 +181,8 @@ class PonderAlbertClassifier(EarlyExitModel):
         target_halt_probability: float | None = None,
     ) -> None:
         if not isinstance(config, PonderAlbertConfig):
-            config = PonderAlbertConfig(**own_settings(config.to_dict(), PonderAlbertConfig))
+            values = drop_foreign_keys(config.to_dict(), PonderAlbertConfig)
+            config = PonderAlbertConfig(**values)
         if target_halt_probability is not None:
             config.target_halt_probability = target_halt_probability
         super().__init__(config)
@@ -181,7 +204,7 @@ class PonderAlbertClassifier(EarlyExitModel):
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, nn.Linear) and module is self.ponder[-1]:
-            # A new model halts as its prior does, not at layer 1 or 2 as σ(0) = 1/2 would.
+            # A new model halts as its prior does; with λ = σ(0) = 1/2 it would at layer 1 or 2.
             halt = torch.tensor(self.config.target_halt_probability).clamp(1e-4, 1 - 1e-4)
             init.constant_(module.bias, halt.logit().item())
 
@@ -199,28 +222,35 @@ class PonderAlbertClassifier(EarlyExitModel):
         """Load the encoder of any ALBERT checkpoint with new heads, or a saved ponder model.
 
         Args:
-            name: a directory or a hub name; its tokenizer comes along where there is one.
-            dtype: of the weights; "auto" is `config`'s, as is the default where `config` is given.
-            settings: keys of its configuration, e.g. num_hidden_layers; nothing with `config`, as
-                transformers' Auto classes add some of their own.
+            name: a directory or a hub name; its tokenizer is loaded where there is one.
+            target_halt_probability: λ_p of the prior, in place of the configuration's.
+            config: in place of the one in `name`; `settings` and `target_halt_probability` then
+                count for nothing, as transformers' Auto classes add some of their own.
+            cache_dir: where the hub's files are kept.
+            dtype: type of the weights; "auto" is `config`'s, as is the default with a `config`.
+            settings: keys of the configuration, for example num_hidden_layers.
 
-        Raises UserError for a checkpoint of several layers, or that is no ALBERT.
+        Raises:
+            UserError: the checkpoint is not an ALBERT, or has several layers.
         """
         folder = local_folder(name, cache_dir=cache_dir)
-        if target_halt_probability is not None:
-            settings["target_halt_probability"] = target_halt_probability
-        model, _ = load_model(cls, folder, config, **({} if config else settings))
-        # Without one token ids are input enough; a call with texts will ask for it.
+        if config is not None:
+            model, _ = load_model(cls, folder, config)
+        else:
+            if target_halt_probability is not None:
+                settings["target_halt_probability"] = target_halt_probability
+            model, _ = load_model(cls, folder, **settings)
+        # Without a tokenizer the model still takes token ids; a call with texts will ask for one.
         with suppress(UserError):
             model.tokenizer = load_tokenizer(folder)
-        if dtype == "auto" or (config and dtype is None):
+        if dtype == "auto" or (dtype is None and config is not None):
             dtype = model.config.dtype
         module: nn.Module = model  # HF wraps `to` in a way that type checkers cannot read
         module.to(dtype=getattr(torch, dtype) if isinstance(dtype, str) else dtype)
         return model.eval()
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save configuration, weights (safetensors) and, where there is one, the tokenizer."""
+        """Save configuration and weights as HF does, and the tokenizer where there is one."""
         super().save_pretrained(save_directory, *args, **kwargs)
         if self.tokenizer is not None:
             self.tokenizer.save_pretrained(save_directory)
@@ -231,7 +261,7 @@ class PonderAlbertClassifier(EarlyExitModel):
         input_ids: Tensor | Texts | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        labels: Tensor | Sequence[float] | None = None,
+        labels: Labels | None = None,
         output_all_exits: bool = False,
         draws: Tensor | None = None,
         position_ids: Tensor | None = None,
@@ -243,37 +273,44 @@ class PonderAlbertClassifier(EarlyExitModel):
 
         Args:
             input_ids: a list of texts, a pair of lists, or ids (batch, length) that already have
-                the second [CLS] (`with_halting_token`), where the model reads one; in their place
-                inputs_embeds (batch, length, embedding), which have it, too.
+                the second [CLS] (`with_halting_token`), where the model reads one.
             attention_mask, token_type_ids, position_ids: (batch, length) int64, with ids.
             labels: (batch,) class ids, or values for regression.
             output_all_exits: in eval(), run full depth and return every layer's answer.
-            draws: (batch,) the examples' uniform numbers, for `sample`; drawn here by default.
-            output_hidden_states, output_attentions: as ELBERT's.
+            draws: (batch,), the examples' uniform numbers for the criterion `sample`; drawn here by
+                default.
+            inputs_embeds: (batch, length, embedding), words in place of `input_ids`, which have the
+                second [CLS] as well.
+            output_hidden_states, output_attentions: run full depth and return those of every layer.
+
+        Raises:
+            UserError: texts come without a tokenizer, ids lack the second [CLS], or a key of the
+                configuration is out of range.
         """
         if input_ids is not None:
-            input_ids, attention_mask, token_type_ids = self.read(
-                input_ids, attention_mask, token_type_ids
-            )
+            text = self.text_inputs(input_ids, attention_mask, token_type_ids)
+            input_ids = text.input_ids
+            attention_mask = text.attention_mask
+            token_type_ids = text.token_type_ids
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = attention_mask_of(attention_mask)
-        inputs = {} if draws is None else {"draws": draws}
         rule = self.config.exit_rule()
         if self.training:
             logits, halt_logits = self.all_exits(hidden, mask)
             out = self.output(logits, GeneralizedGeometricDist.from_logits(halt_logits))
             return out if labels is None else self.with_training_loss(out, labels)
+        inputs = {} if draws is None else {"draws": draws}
         if wants_states(self.config, output_hidden_states, output_attentions):
             output_all_exits = True
         if output_all_exits or rule.never_exits:
             logits, halt_logits = self.all_exits(hidden, mask)
             dist = GeneralizedGeometricDist.from_logits(halt_logits)
-            recorded = {"all_logits": logits, HALT: dist.stop_probabilities}
-            answer, exit_layer = scan_answers(rule, {**recorded, **inputs})
+            recorded = {"all_logits": logits, HALT: dist.stop_probabilities, **inputs}
+            answer, exit_layer = scan_answers(rule, recorded)
         else:
             logits, halts, exit_layer = self.early_exits(hidden, mask, inputs)
-            answer = logits[-1]
             dist = GeneralizedGeometricDist(halts)
+            answer = logits[-1]
         loss = None
         if labels is not None:
             loss = task_loss(answer, torch.as_tensor(labels, device=self.device))
@@ -281,9 +318,9 @@ class PonderAlbertClassifier(EarlyExitModel):
         return replace(out, loss=loss, answer=answer, exit_layer=exit_layer)
 
     def output(self, logits: Tensor, dist: GeneralizedGeometricDist) -> PonderOutput:
-        """Make the output of layers' logits (layers, batch, num_labels), without answers or loss.
+        """Make an output without answers and loss.
 
-        dist: when to halt, over the same layers.
+        logits: (layers, batch, num_labels). dist: the halting distribution over these layers.
         """
         batch, layers = dist.stop_probabilities.shape
         return PonderOutput(
@@ -294,12 +331,10 @@ class PonderAlbertClassifier(EarlyExitModel):
             passes=layers,
         )
 
-    def with_training_loss(
-        self, out: PonderOutput, labels: Tensor | Sequence[float]
-    ) -> PonderOutput:
+    def with_training_loss(self, out: PonderOutput, labels: Labels) -> PonderOutput:
         """Return the output with the loss of train() and its two parts."""
-        loss = PonderClassificationLoss(self.config.kl_penalty_factor, self.class_weights)
-        losses = loss(out, labels)
+        compute_losses = PonderClassificationLoss(self.config.kl_penalty_factor, self.class_weights)
+        losses = compute_losses(out, labels)
         return replace(
             out,
             loss=losses["total_loss"],
@@ -310,47 +345,68 @@ class PonderAlbertClassifier(EarlyExitModel):
     def early_exits(
         self, hidden: Tensor, mask: Tensor | None, inputs: Inputs
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Run until all have halted: logits and λ of the layers that ran, exit layers (batch,)."""
+        """Run layer by layer until all examples have exited.
+
+        Args:
+            hidden: (batch, length, hidden), the states at depth 0.
+            mask: (batch, 1, 1, length) bool, or None without padding.
+            inputs: of `config.own_inputs`.
+
+        Returns:
+            The logits of the layers that ran, (layers, batch, num_labels), where an example that
+            has exited keeps those of its exit; λ, (batch, layers), 0 once an example has exited;
+            and exit layers, (batch,).
+        """
         zeros = torch.zeros(len(hidden), device=hidden.device)
         exit_layer = torch.zeros_like(zeros, dtype=torch.long)
-        logits = [zeros[:, None].expand(-1, self.config.label_count)]
+        newest_logits = zeros[:, None].expand(-1, self.config.label_count)
+        logits = []
         halts = []
         for step in iter_layers(self, hidden, mask, inputs):
-            logits.append(logits[-1].index_copy(0, step.rows, step.decision.answer))
+            newest_logits = newest_logits.index_copy(0, step.rows, step.decision.answer)
+            logits.append(newest_logits)
             halts.append(zeros.index_copy(0, step.rows, step.decision.seen.signals[HALT]))
             exit_layer[step.rows] += 1
-        return torch.stack(logits[1:]), torch.stack(halts, dim=1), exit_layer
+        return torch.stack(logits), torch.stack(halts, dim=1), exit_layer
 
     def all_exits(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Run full depth: logits (layers, batch, num_labels), and those of λ, (batch, layers)."""
-        pairs = []
-        for states in layer_states(self, hidden, mask):
-            pairs.append(self.pooled(states, mask))
-        answering, halting = map(torch.stack, zip(*pairs, strict=True))  # (layers, batch, hidden)
-        previous = torch.cat((torch.zeros_like(halting[:1]), halting[:-1]))
-        halts = self.ponder(halting, previous).T
-        if self.config.halt_normalization == "last_layer":
-            halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
-        return self.classifier(answering).float(), halts
+        """Run full depth; arguments as `early_exits` takes them.
 
-    def pooled(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Pool a layer for the classifier and for the halting head, (batch, hidden) each."""
+        Returns:
+            The logits of all layers, (layers, batch, num_labels), and those of λ, (batch, layers).
+        """
+        answering_layers = []
+        halting_layers = []
+        for states in layer_states(self, hidden, mask):
+            answering, halting = self.pool_heads(states, mask)
+            answering_layers.append(answering)
+            halting_layers.append(halting)
+        answering = torch.stack(answering_layers)  # (layers, batch, hidden)
+        halting = torch.stack(halting_layers)
+        previous = torch.cat((torch.zeros_like(halting[:1]), halting[:-1]))
+        halt_logits = self.ponder(halting, previous).T
+        if self.config.halt_normalization == "last_layer":
+            halt_logits = F.pad(halt_logits[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
+        return self.classifier(answering).float(), halt_logits
+
+    def pool_heads(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Pool a layer for the classifier and for the halting head: (batch, hidden) each."""
         if self.pooler is None:
             return hidden[:, 0], hidden[:, HALTING_TOKEN]
         pooled = self.pooler(pool(hidden, mask, self.config.pooler_input))
         return pooled, pooled
 
-    def read(
-        self, text: Tensor | Texts, attention_mask: Tensor | None, token_type_ids: Tensor | None
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return ids, attention mask and segments, (batch, length) each, of texts or of ids.
+    def text_inputs(
+        self, texts: Tensor | Texts, attention_mask: Tensor | None, token_type_ids: Tensor | None
+    ) -> TextInputs:
+        """Tokenise texts, or check ids (batch, length).
 
-        Raises UserError for ids without the second [CLS], and as `tokenize`.
+        Raises UserError for ids without the second [CLS], and as `tokenize` does.
         """
-        if not isinstance(text, Tensor):
-            return self.tokenize(text)
+        if not isinstance(texts, Tensor):
+            return self.tokenize(texts)
         if self.config.extra_tokens:
-            second = text[:, HALTING_TOKEN : HALTING_TOKEN + 1]
+            second = texts[:, HALTING_TOKEN : HALTING_TOKEN + 1]
             is_missing = second.numel() == 0
             if self.tokenizer is not None:
                 is_missing |= bool((second != self.tokenizer.cls_token_id).any())
@@ -360,22 +416,27 @@ class PonderAlbertClassifier(EarlyExitModel):
                     "texts; the model that AutoModelForSequenceClassification loads inserts it by "
                     "itself"
                 )
-        return text, attention_mask, token_type_ids
+        return TextInputs(texts, attention_mask, token_type_ids)
 
-    def tokenize(self, texts: Texts) -> tuple[Tensor, Tensor, Tensor]:
-        """Return ids, attention mask and segments, (batch, length) each.
+    def tokenize(self, texts: Texts) -> TextInputs:
+        """Tokenise texts or pairs, with the second [CLS] where the model reads one.
 
-        texts: a list, or a pair of lists. A pair is [CLS] [CLS] a [SEP] b [SEP], or
-        [CLS] [CLS] a [SEP] [CLS] b [SEP], as PonderALBERT has it, with `cls_in_second_text`.
+        A pair is [CLS] [CLS] a [SEP] b [SEP]; with `cls_in_second_text` it is [CLS] [CLS] a [SEP]
+        [CLS] b [SEP], as in PonderALBERT.
 
-        Raises UserError without a tokenizer.
+        Args:
+            texts: a list of texts, or a pair of lists of as many texts.
+
+        Raises:
+            UserError: the model has no tokenizer.
         """
         if self.tokenizer is None:
             raise UserError("the model has no tokenizer: give it one, or call it with token ids")
         first: Sequence[Any] = [texts] if isinstance(texts, str) else texts
         second = None
-        if len(first) == 2 and not any(isinstance(part, str) for part in first):
-            first, second = list(first[0]), list(first[1])
+        is_pair = len(first) == 2 and not any(isinstance(part, str) for part in first)
+        if is_pair:
+            first, second = [list(part) for part in first]
         if self.cls_in_second_text and second is not None:
             second = [self.tokenizer.cls_token + text for text in second]
         longest = min(self.tokenizer.model_max_length, self.config.max_position_embeddings)
@@ -393,8 +454,10 @@ class PonderAlbertClassifier(EarlyExitModel):
         mask = encoded["attention_mask"]
         types = encoded["token_type_ids"]
         if self.config.extra_tokens:
-            return with_halting_token(ids), with_halting_token(mask), with_halting_token(types)
-        return ids, mask, types
+            ids = with_halting_token(ids)
+            mask = with_halting_token(mask)
+            types = with_halting_token(types)
+        return TextInputs(ids, mask, types)
 
     # The steps of depth: see EarlyExitModel.
 
@@ -417,7 +480,7 @@ class PonderAlbertClassifier(EarlyExitModel):
     def layer_output(
         self, hidden: Tensor, mask: Tensor | None, weights: LayerWeights, state: ExampleState
     ) -> tuple[LayerOutput, State]:
-        answering, halting = self.pooled(hidden, mask)
+        answering, halting = self.pool_heads(hidden, mask)
         halts = self.ponder(halting, state.model).sigmoid()
         if self.config.halt_normalization == "last_layer":
             halts = halts.masked_fill(state.depth + 1 == self.config.num_hidden_layers, 1.0)
@@ -425,10 +488,10 @@ class PonderAlbertClassifier(EarlyExitModel):
 
 
 class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
-    """The classifier as transformers' pipelines and Trainer want one.
+    """The classifier with the inputs and outputs that transformers' pipelines and Trainer expect.
 
-    Ids are as any tokenizer gives them: the second [CLS] is inserted where it is missing, and
-    states have it. They are at most max_position_embeddings − 1. `logits` are the answers.
+    Ids are as any tokenizer gives them, at most max_position_embeddings − 1 of them: the second
+    [CLS] is inserted where it is missing. `logits` are the answers. States have the second [CLS].
     """
 
     @can_return_tuple
@@ -437,15 +500,17 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
         input_ids: Tensor | Texts | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        labels: Tensor | Sequence[float] | None = None,
+        labels: Labels | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **states: bool | None,
+        **options: Any,
     ) -> EarlyExitOutput:
-        """Classify a batch; inputs as `PonderAlbertClassifier`'s, with or without second [CLS]."""
+        """Classify a batch, with or without the second [CLS].
+
+        Inputs and `options` are those of `PonderAlbertClassifier.forward`.
+        """
         words = input_ids if inputs_embeds is None else inputs_embeds
-        reads_two = self.config.extra_tokens > 0
-        if reads_two and isinstance(words, Tensor) and (words[:, :1] != words[:, 1:2]).any():
+        if isinstance(words, Tensor) and self.lacks_halting_token(words):
             if isinstance(input_ids, Tensor):
                 input_ids = with_halting_token(input_ids)
             if attention_mask is not None:
@@ -454,7 +519,7 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
                 token_type_ids = with_halting_token(token_type_ids)
             if inputs_embeds is not None:
                 inputs_embeds = with_halting_token(inputs_embeds.mT).mT
-            if position_ids is not None:  # the others move on
+            if position_ids is not None:  # the other tokens move on by one
                 position_ids = torch.cat((position_ids[:, :1], position_ids + 1), dim=1)
         classify: Any = super().forward  # HF's `capture_outputs` adds `return_dict`
         out = classify(
@@ -465,17 +530,22 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
             return_dict=True,
-            **states,
+            **options,
         )
-        answer = out.logits[-1] if out.answer is None else out.answer
+        has_all_logits = self.training or options.get("output_all_exits")
         return EarlyExitOutput(
             loss=out.loss,
-            logits=answer,
+            logits=out.logits[-1] if out.answer is None else out.answer,
             exit_layer=out.exit_layer,
-            all_logits=out.logits if self.training or states.get("output_all_exits") else None,
+            all_logits=out.logits if has_all_logits else None,
             hidden_states=out.hidden_states,
             attentions=out.attentions,
         )
+
+    def lacks_halting_token(self, words: Tensor) -> bool:
+        """Tell whether the model reads a second [CLS] that ids, or embedded words, do not have."""
+        has_second_cls = bool((words[:, :1] == words[:, 1:2]).all())
+        return self.config.extra_tokens > 0 and not has_second_cls
 
 
 AutoModelForSequenceClassification.register(

@@ -20,14 +20,19 @@ from .distribution import GeneralizedGeometricDist, floored_log
 
 
 class PonderNet(nn.Module):
-    """Applies a step function up to `max_steps` times, and says how probable each end is.
+    """Applies a step function up to `max_steps` times, and gives each step's halting probability.
+
+        net = PonderNet(step, max_steps=20)
+        p, answers, sampled_p, sampled_answers = net(x)
 
     Args:
         step: a module; `step(x, state)` returns the next state, λ (batch,), and the answer
-            (batch, …). At the first step `state` is None. A subclass may have a method `step`.
+            (batch, …). At the first step `state` is None. None for a subclass with a method `step`.
         max_steps: N; λ of the last step is taken for 1.
 
-    With `is_halt`, steps end when every example has halted; outputs then have as many steps as ran.
+    Attributes:
+        is_halt: whether steps end once every example has halted. The outputs then have as many
+            steps as ran.
     """
 
     step: Callable[..., Any]
@@ -40,7 +45,7 @@ class PonderNet(nn.Module):
         self.is_halt = False
 
     def forward(self, x: Any) -> tuple[Tensor, ...]:
-        """Return p (steps, batch), ŷ (steps, batch, …), and both of a sampled step."""
+        """Return p (steps, batch), ŷ (steps, batch, …), and p (batch,) and ŷ of a sampled step."""
         answers, halting, draws = self.run(x)
         p = halting.pmf(normalize=False).T
         steps = sampled_steps(p, draws) - 1
@@ -52,7 +57,8 @@ class PonderNet(nn.Module):
         state, halt, answer = self.step(x, None)
         draws = torch.rand_like(halt)
         not_halted = torch.ones_like(halt)
-        answers, halts = [], []
+        answers = []
+        halts = []  # λ of each step, (batch,)
         for step in range(1, self.max_steps + 1):
             if step > 1:
                 state, halt, answer = self.step(x, state)
@@ -73,31 +79,37 @@ def sampled_steps(p: Tensor, draws: Tensor) -> Tensor:
 def parity_batch(
     batch: int, n_elems: int, non_zeros: range, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw vectors x (batch, n_elems) of 1, -1 and 0; y (batch,) is 1.0 for an odd count of ones.
+    """Draw vectors x (batch, n_elems) of 1, -1 and 0, and their parity y (batch,), both float32.
 
-    The number of non-zero elements is uniform over `non_zeros`, their places and signs are random.
+    y is 1 for an odd count of ones. The number of non-zero elements is uniform over the range
+    `non_zeros`; their positions and signs are random.
     """
     counts = torch.randint(non_zeros.start, non_zeros.stop, (batch, 1), device=device)
-    places = torch.rand(batch, n_elems, device=device).argsort(1)  # a random permutation
+    ranks = torch.rand(batch, n_elems, device=device).argsort(1)  # a random permutation
     signs = torch.randint(0, 2, (batch, n_elems), device=device) * 2 - 1
-    x = (places < counts) * signs
-    return x.float(), ((x == 1).sum(1) % 2).float()
+    x = (ranks < counts) * signs
+    y = (x == 1).sum(1) % 2
+    return x.float(), y.float()
 
 
 class ParityDataset(Dataset):
     """A data set of `n_samples` vectors and their parity, drawn anew at every access.
 
-    From one to all of a vector's elements are not 0.
+    Between one and all of a vector's `n_elems` elements are not 0.
     """
 
     def __init__(self, n_samples: int, n_elems: int = 64) -> None:
-        self.n_samples, self.n_elems = n_samples, n_elems
+        self.n_samples = n_samples
+        self.n_elems = n_elems
 
     def __len__(self) -> int:
         return self.n_samples
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Draw x (n_elems,) of 1, -1 and 0, float32, and y, int64: 1 for an odd number of ones."""
+        """Draw x (n_elems,) of 1, -1 and 0, float32, and y, int64: 1 for an odd number of ones.
+
+        Raises IndexError for an index outside of the data set, which ends an iteration.
+        """
         if not -self.n_samples <= index < self.n_samples:
             raise IndexError(f"vector {index} of {self.n_samples}")
         x, y = parity_batch(1, self.n_elems, range(1, self.n_elems + 1))
@@ -105,10 +117,15 @@ class ParityDataset(Dataset):
 
 
 class ParityPonderGRU(PonderNet):
-    """PonderNet's parity model: a GRU cell as step function, a head for y and one for λ.
+    """PonderNet's parity model: a GRU cell as step function, with a head for ŷ and one for λ.
 
     The state h_n is the cell applied n times to the same input x (batch, n_elems); ŷ is the logit
     of an odd number of ones.
+
+    Args:
+        n_elems: length of the vectors.
+        n_hidden: size of the state.
+        max_steps: as in `PonderNet`.
     """
 
     def __init__(self, n_elems: int, n_hidden: int, max_steps: int) -> None:
@@ -129,7 +146,7 @@ class ParityPonderGRU(PonderNet):
         return next_state, halt, self.output_layer(next_state)[:, 0]
 
     def run(self, x: Tensor) -> tuple[Tensor, GeneralizedGeometricDist, Tensor]:
-        """Run all steps in one call, where none can be left out."""
+        """Run as `PonderNet.run`; all steps in one call where none can be left out."""
         if self.is_halt:
             return super().run(x)
         draws = torch.rand(len(x), device=x.device)
@@ -145,14 +162,14 @@ class ParityPonderGRU(PonderNet):
             bidirectional=False,
             batch_first=False,
         )
-        halts = self.lambda_layer(hidden)[..., 0].T  # (batch, steps)
-        halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)
+        halts = self.lambda_layer(hidden)[..., 0].T  # logits of λ, (batch, steps)
+        halts = F.pad(halts[:, :-1], (0, 1), value=torch.inf)  # λ_N = 1
         dist = GeneralizedGeometricDist.from_logits(halts)
         return self.output_layer(hidden)[..., 0], dist, draws
 
 
 class ReconstructionLoss(nn.Module):
-    """L_Rec = Σ_n p_n L(y, ŷ_n), mean over the batch.
+    """The reconstruction loss, L_Rec = Σ_n p_n L(y, ŷ_n), mean over the batch.
 
     loss_func: L without reduction, (batch, …) and (batch, …) -> (batch,); called for each step.
     """
@@ -168,10 +185,14 @@ class ReconstructionLoss(nn.Module):
 
 
 class RegularizationLoss(nn.Module):
-    """L_Reg = Σ_n g_n (log g_n − log p_n), g_n = λ_p (1 − λ_p)^(n−1), mean over the batch.
+    """The regulariser, L_Reg = Σ_n g_n (log g_n − log p_n), mean over the batch.
 
-    As in the annotated PonderNet: KL with the prior first, and the prior cut off at `max_steps`,
-    not normalised. lambda_p: in (0, 1].
+    The prior is g_n = λ_p (1 − λ_p)^(n−1). As in the annotated PonderNet it stands first in the KL
+    divergence, and is cut off at `max_steps` without being normalised.
+
+    Args:
+        lambda_p: λ_p, in (0, 1].
+        max_steps: the most steps that p may have.
     """
 
     p_g: Tensor  # the prior, (max_steps,)

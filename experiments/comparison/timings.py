@@ -1,84 +1,95 @@
-"""How long models take with one example at a time, from experiments/recorded/milliseconds."""
+"""How long networks take with one example at a time, from experiments/recorded/milliseconds."""
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
-from answers.figures import COLOURS, Figure, save_figure, styled
+from answers.exit_metrics import at_exit
 from elbert.configuration import ElbertConfig
 from elbert.rules import scan
-from experiments.comparison.analysis import RECORDED, load, seeds
-from glue.metrics import at_exit
+from experiments.comparison.recordings import RECORDED, load, seeds
 from runs.console import markdown_table
 
+# How a network runs, by folder, and its column's title.
 FORMS = {"float32": "PyTorch", "bf16": "PyTorch, bf16", "onnx": "file", "int8": "int8 file"}
-TIMED = {  # files of milliseconds, with the threshold; the pages' names, and their recordings
-    "untied-0": ("MiniLM, all six layers", "untied-exits-equal"),
-    "untied-0.6": ("MiniLM, exits: entropy below 0.6", "untied-exits-equal"),
-    "untied-3-0": ("MiniLM's first three layers", "untied-3"),
-}
 
 
-def timed() -> dict[str, dict[str, list[dict[str, Any]]]]:
-    """What run_glue.py wrote of SST-2, one example at a time: by TIMED and FORMS, every run."""
-    folder = RECORDED / "milliseconds"
+@dataclass(frozen=True)
+class Timed:
+    """A network that was timed, under the rule `entropy`."""
 
-    def runs(files: str, form: str) -> list[dict[str, Any]]:
-        found = sorted(folder.glob(f"{form}/{files}-run*.json"))
-        return [json.loads(path.read_text()) for path in found]
-
-    found = {files: {form: runs(files, form) for form in FORMS} for files in TIMED}
-    return {files: forms for files, forms in found.items() if all(forms.values())}
+    title: str
+    files: str  # how its files begin
+    network: str  # that of its recordings
+    threshold: float
 
 
-def accuracy_of_seeds(files: str, threshold: float) -> float:
-    """Mean accuracy on SST-2 over the recorded seeds, exits by entropy."""
-    rule = ElbertConfig().exit_rule(thres_name="entropy", exit_thres=threshold)
-    found = []
-    for seed in seeds("SST-2", files):
-        answers = load("SST-2", files, seed)
-        exits = scan(rule, {"all_logits": torch.tensor(answers.logits)}).numpy()
-        found.append(at_exit(answers.scores, exits).mean())
-    return 100 * float(np.mean(found))
+TIMED = (
+    Timed("MiniLM, all six layers", "untied-0", "untied-exits-equal", 0.0),
+    Timed("MiniLM, exits: entropy below 0.6", "untied-0.6", "untied-exits-equal", 0.6),
+    Timed("MiniLM's first three layers", "untied-3-0", "untied-3", 0.0),
+)
 
 
-def spent(runs: Sequence[dict[str, Any]]) -> list[float]:
-    """Least, middle and most of the runs' mean milliseconds per example."""
-    return np.quantile([1e3 / x["texts_per_second"] for x in runs], (0, 0.5, 1)).tolist()
+@dataclass(frozen=True)
+class Timing:
+    """What run_glue.py measured of a network in one form, on SST-2's dev set."""
+
+    accuracy: float  # in percent, of the seed that was timed
+    milliseconds: list[float]  # mean per example, of each run
+
+    @property
+    def range(self) -> tuple[float, float, float]:
+        """The least, the middle and the most milliseconds."""
+        least, middle, most = np.quantile(self.milliseconds, (0, 0.5, 1)).tolist()
+        return least, middle, most
 
 
-def milliseconds() -> str:
-    """Accuracy, and the milliseconds of an example in PyTorch and in files."""
-    rows = []
-    for files, forms in timed().items():
-        name, network = TIMED[files]
-        scores = " / ".join(
-            f"{100 * forms[x][0]['metrics']['acc']:.1f}" for x in ("float32", "int8")
+def load_timings(network: Timed) -> dict[str, Timing]:
+    """Load a network's timings, by form; {} where one of the forms was not timed."""
+    timings = {}
+    for form in FORMS:
+        paths = sorted((RECORDED / "milliseconds" / form).glob(f"{network.files}-run*.json"))
+        if not paths:
+            return {}
+        runs = [json.loads(path.read_text()) for path in paths]
+        timings[form] = Timing(
+            accuracy=100 * runs[0]["metrics"]["acc"],
+            milliseconds=[1000 / run["texts_per_second"] for run in runs],
         )
-        mean = f"{accuracy_of_seeds(network, float(files.rpartition('-')[2])):.1f}"
-        times = (spent(runs) for runs in forms.values())
-        rows.append((name, mean, scores, *(f"{y:.1f} ({x:.1f}–{z:.1f})" for x, y, z in times)))
-    head = "mean ms per example (range of three runs)", "accuracy, five seeds"
-    head += ("this seed, float32 / int8",)
-    return markdown_table([*head, *FORMS.values()], rows)
+    return timings
 
 
-@styled
-def draw_milliseconds() -> None:
-    """Draw `milliseconds`, without the ranges."""
-    figure = Figure(figsize=(6.9, 3.4), layout="constrained")
-    panel, found = figure.subplots(), timed()
-    for i, (form, title) in enumerate(FORMS.items()):
-        values = [spent(forms[form])[1] for forms in found.values()]
-        where = np.arange(len(found)) + 0.2 * i
-        bars = panel.barh(where, values, 0.19, label=title, color=COLOURS[i])
-        panel.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
-    panel.set_yticks(np.arange(len(found)) + 0.3, [TIMED[files][0] for files in found])
-    panel.set(xlabel="ms per sentence of SST-2, mean")
-    panel.invert_yaxis()
-    panel.legend()
-    save_figure(figure, Path(__file__).parents[2] / "docs/milliseconds.png")
+def mean_accuracy(network: Timed) -> float:
+    """Compute the accuracy on SST-2 in percent, mean of the recorded seeds."""
+    rule = ElbertConfig().exit_rule(thres_name="entropy", exit_thres=network.threshold)
+    accuracies = []
+    for seed in seeds("SST-2", network.network):
+        answers = load("SST-2", network.network, seed)
+        exit_layer = scan(rule, {"all_logits": torch.tensor(answers.logits)}).numpy()
+        accuracies.append(at_exit(answers.scores, exit_layer).mean())
+    return 100 * float(np.mean(accuracies))
+
+
+def milliseconds_table() -> str:
+    """Tabulate accuracy, and the milliseconds per example in each form."""
+    rows = []
+    for network in TIMED:
+        timings = load_timings(network)
+        if not timings:
+            continue
+        float32, int8 = timings["float32"].accuracy, timings["int8"].accuracy
+        row = [network.title, f"{mean_accuracy(network):.1f}", f"{float32:.1f} / {int8:.1f}"]
+        for timing in timings.values():
+            least, middle, most = timing.range
+            row.append(f"{middle:.1f} ({least:.1f}–{most:.1f})")
+        rows.append(row)
+    columns = [
+        "mean ms per example (range of three runs)",
+        "accuracy, five seeds",
+        "this seed, float32 / int8",
+        *FORMS.values(),
+    ]
+    return markdown_table(columns, rows)

@@ -45,8 +45,8 @@ def plain_scores(model: torch.nn.Module) -> torch.Tensor:
     """The model's own, one text at a time, without packing."""
     tokenizer = word_tokenizer()
     with torch.inference_mode():
-        found = [model.eval()(**tokenizer(text, return_tensors="pt")) for text in TEXTS]
-    return torch.stack([out.logits.softmax(-1).amax() for out in found])
+        outputs = [model.eval()(**tokenizer(text, return_tensors="pt")) for text in TEXTS]
+    return torch.stack([out.logits.softmax(-1).amax() for out in outputs])
 
 
 def halve(parameter: torch.Tensor) -> None:
@@ -83,7 +83,8 @@ def layer_of(model: torch.nn.Module) -> torch.nn.Module:
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_classifier_never_answers_with_weights_that_have_changed(folder, edit, attention):
     """What changes its weights raises, or its next answers are those of the changed model."""
-    classifier, twin = Classifier(folder), load_trained_model(folder)
+    classifier = Classifier(folder)
+    twin = load_trained_model(folder)
     for model in (classifier.model, twin):
         model.config._attn_implementation = attention
     if attention == "eager":
@@ -108,7 +109,8 @@ def test_a_packed_classifier_refuses(classifier, edit):
 def test_another_threshold_takes_effect_at_the_next_call(classifier):
     classifier.model.config.exit_thres = 1.0
     assert {answer["exit_layer"] for answer in classifier(TEXTS)} == {1}
-    classifier.model.config.exit_thres, classifier.model.config.cnt_thres = 0.0, 4
+    classifier.model.config.exit_thres = 0.0
+    classifier.model.config.cnt_thres = 4
     assert min(answer["exit_layer"] for answer in classifier(TEXTS)) > 1
 
 
@@ -162,8 +164,8 @@ def test_an_answer_has_one_shape_whatever_top_k(tmp_path, keys):
             classes = answer.pop("classes", None)
             assert answer == first
             assert classes is None if k == 1 else len(classes) == (k or 3)
-            for one in classes or ():
-                assert set(one) == {"label", "score"}
+            for label in classes or ():
+                assert set(label) == {"label", "score"}
 
 
 def test_a_classifier_can_be_pickled(classifier):

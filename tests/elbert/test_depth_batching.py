@@ -19,12 +19,12 @@ LONGEST = SMALL["max_position_embeddings"]
 
 
 def spread_model(**keys) -> ElbertForSequenceClassification:
-    """Its exits spread over the layers."""
+    """Make a model whose exits spread over the layers."""
     return tiny_model(**{**SMALL, "exit_thres": 0.6, "cnt_thres": 2, **keys})
 
 
 def published_twin(model: ElbertForSequenceClassification) -> ElbertForSequenceClassification:
-    """The same weights in the published order of operations: nothing fused, packed or compiled."""
+    """Make a model of the same weights that runs the published operations in their order."""
     config = ElbertConfig(**{**model.config.to_dict(), "attn_implementation": "eager"})
     twin = ElbertForSequenceClassification(config).eval().to(model.dtype)
     twin.load_state_dict(model.state_dict())
@@ -43,7 +43,7 @@ def random_examples(count: int, seed: int = 0, longest: int = LONGEST):
 
 @torch.inference_mode()
 def one_at_a_time(model, examples):
-    """What each example gets alone, without padding: (logits, exit layer)."""
+    """Answer each example alone, without padding: (logits, exit layer)."""
     outs = [
         model(torch.tensor([ids]), token_type_ids=torch.tensor([types])) for ids, types in examples
     ]
@@ -61,11 +61,12 @@ def assert_same_answers(model, examples, answers, tolerance=1e-5):
 
 def answers_in_portions(batcher: DepthBatcher, examples: list, portions: list[int]) -> list:
     """Submit the examples a portion at a time, taking as many answers after each."""
-    answers, examples = [], iter(examples)
+    answers = []
+    remaining = iter(examples)
     for size in portions:
-        batcher.submit(list(islice(examples, size)))
+        batcher.submit(list(islice(remaining, size)))
         answers += islice(batcher.answers(), size // 2)
-    batcher.submit(list(examples))
+    batcher.submit(list(remaining))
     return answers + list(batcher.answers())
 
 

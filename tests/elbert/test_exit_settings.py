@@ -17,7 +17,7 @@ HF_WAYS = (AutoModelForSequenceClassification, elbert.ElbertForSequenceClassific
 
 
 def folder_of(path, overrides: str | None, **config):
-    """A folder with this config.json and, beside it, this text as exit_config.json."""
+    """Make a folder with this config.json and, beside it, this text as exit_config.json."""
     config = {"num_hidden_layers": 4, "exit_config_path": "exit_config.json", **config}
     (path / "config.json").write_text(json.dumps(config))
     if overrides is not None:
@@ -29,15 +29,17 @@ def test_each_value_has_the_source_that_wins(tmp_path):
     folder = folder_of(
         tmp_path, '{"exit_thres": 0.7, "margin": 0.1}', exit_thres=0.4, range_tmp=0.5
     )
-    flags = KeyValues.given({"margin": 0.2, "pooler_input": "mean"}, "--set")
-    found = resolve(folder, ELBERT, flags)
-    own, other = "config.json", "exit_config.json"
-    written = {"exit_thres": (0.7, other), "margin": (0.2, "--set"), "range_tmp": (0.5, own)}
-    written["cnt_thres"] = (4, "default")  # 8, of a model of 4 layers
-    defaults = {name: (key.default, "default") for name, key in EXIT_KEYS.items()}
-    both = {name: (value, found.sources[name]) for name, value in found.values.items()}
-    assert both == {**defaults, **written}
-    assert "exit_thres = 0.7 (exit_config.json)" in found.line()
+    flags = KeyValues.from_source({"margin": 0.2, "pooler_input": "mean"}, "--set")
+    resolved = resolve(folder, ELBERT, flags)
+    expected = {name: (key.default, "default") for name, key in EXIT_KEYS.items()}
+    expected["exit_thres"] = (0.7, "exit_config.json")
+    expected["margin"] = (0.2, "--set")
+    expected["range_tmp"] = (0.5, "config.json")
+    expected["cnt_thres"] = (4, "default")  # 8, in a model of 4 layers
+    for name, pair in expected.items():
+        assert (resolved.values[name], resolved.sources[name]) == pair
+    assert resolved.values.keys() == resolved.sources.keys() == expected.keys()
+    assert "exit_thres = 0.7 (exit_config.json)" in resolved.line()
 
 
 @pytest.mark.parametrize(
@@ -60,9 +62,9 @@ def test_nothing_and_a_path_to_nothing_override_nothing(content, path, warnings,
 def test_the_folder_s_file_is_read_whoever_wrote_it(path, tmp_path, caplog):
     """Unless another one is named that is there."""
     folder = folder_of(tmp_path, '{"exit_thres": 0.9}', exit_thres=0.4, exit_config_path=path)
-    found = resolve(folder, ELBERT)
-    assert found.values["exit_thres"] == 0.9
-    assert found.sources["exit_thres"] == "exit_config.json"
+    resolved = resolve(folder, ELBERT)
+    assert resolved.values["exit_thres"] == 0.9
+    assert resolved.sources["exit_thres"] == "exit_config.json"
     assert not caplog.text or str(folder / "exit_config.json") in caplog.text
     (folder / "other.json").write_text('{"exit_thres": 0.2}')
     edit_json(folder / "config.json", exit_config_path="other.json")
@@ -98,7 +100,7 @@ def test_a_bad_value_names_its_file_or_flag(content, words, tmp_path):
         assert word in str(caught.value)
     folder = folder_of(tmp_path, "{}")
     with pytest.raises(UserError, match=r"--set: cnt_thres = 9: allowed is 1 to num_hidden_layers"):
-        resolve(folder, ELBERT, KeyValues.given({"cnt_thres": 9}, "--set"))
+        resolve(folder, ELBERT, KeyValues.from_source({"cnt_thres": 9}, "--set"))
     with pytest.raises(UserError, match=r"/config\.json: exit_thres = 2"):
         resolve(folder_of(tmp_path, None, exit_thres=2), ELBERT)
 
@@ -108,14 +110,14 @@ def test_a_model_loaded_in_python_has_the_rule_of_its_folder(tmp_path, caplog):
     edit_json(tmp_path / "config.json", exit_config_path="exit_config.json")
     (tmp_path / "exit_config.json").write_text('{"exit_thres": 0.7, "thres_name": "patience"}')
     model, _ = elbert.load_pretrained(tmp_path)
-    loaded = [model, *(kind.from_pretrained(tmp_path) for kind in HF_WAYS)]
-    for one in loaded:
-        assert one.config.exit_keys() == resolve(tmp_path, ELBERT).values
-        read = one.config.keys_read()
-        assert read.keys() - SHARED_EXIT_KEYS.keys() == {"thres_name", "cnt_thres"}
-        assert (read["thres_name"], read["cnt_thres"]) == ("patience", 3)
-        assert one.config.exit_rule().cnt_thres == 3
-    loaded[-1].save_pretrained(tmp_path / "copy")
+    models = [model, *(kind.from_pretrained(tmp_path) for kind in HF_WAYS)]
+    for model in models:
+        assert model.config.exit_keys() == resolve(tmp_path, ELBERT).values
+        keys_read = model.config.keys_read()
+        assert keys_read.keys() - SHARED_EXIT_KEYS.keys() == {"thres_name", "cnt_thres"}
+        assert (keys_read["thres_name"], keys_read["cnt_thres"]) == ("patience", 3)
+        assert model.config.exit_rule().cnt_thres == 3
+    models[-1].save_pretrained(tmp_path / "copy")
     assert resolve(tmp_path / "copy", ELBERT).values == resolve(tmp_path, ELBERT).values
     assert not caplog.text  # of a file that is not there
     assert ElbertConfig.from_pretrained(tmp_path, exit_thres=0.2).exit_thres == 0.2

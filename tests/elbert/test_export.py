@@ -10,12 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from elbert import (
-    AlbertActForSequenceClassification,
-    with_halting_token,
-)
+from elbert import AlbertActForSequenceClassification, with_halting_token
 from elbert.depth_batching import DepthBatcher
-from elbert.onnx_file import OnnxFile, description
+from elbert.onnx_file import OnnxFile, describe_model
 from elbert_base.keys import EXIT_KEYS
 from evaluation.calibration import deepest_settings
 from modes import MODES
@@ -66,14 +63,14 @@ def graph_of(model: torch.nn.Module) -> ir.Model:
     return graph.to_onnx(MODES[model.config.model_type].export_loop(model), {})
 
 
-def session_of(exported: ir.Model, **options) -> onnxruntime.InferenceSession:
-    """A session, after the checker has passed the file."""
+def open_session(exported: ir.Model, **options) -> onnxruntime.InferenceSession:
+    """Open a session, after the checker has passed the file."""
     proto = ir.to_proto(exported)
     onnx.checker.check_model(proto, full_check=True)
-    chosen = onnxruntime.SessionOptions()
+    session_options = onnxruntime.SessionOptions()
     for name, value in {"intra_op_num_threads": 1, "log_severity_level": 3, **options}.items():
-        setattr(chosen, name, value)
-    return onnxruntime.InferenceSession(proto.SerializeToString(), chosen)
+        setattr(session_options, name, value)
+    return onnxruntime.InferenceSession(proto.SerializeToString(), session_options)
 
 
 @cache
@@ -85,13 +82,14 @@ def exported(name: str) -> tuple:
         model = tiny_ponder(**TINY, **PONDER_MODELS[name])
         model.tokenizer = None  # any id may come first
     else:
-        more = {"num_labels": 3, **ACT_MODELS[name]}
-        model = tiny_act(3, AlbertActForSequenceClassification, **more).float()
-    return model, session_of(file := graph_of(model)), file
+        keys = ACT_MODELS[name]
+        model = tiny_act(3, AlbertActForSequenceClassification, num_labels=3, **keys).float()
+    file = graph_of(model)
+    return model, open_session(file), file
 
 
 def answers(session: onnxruntime.InferenceSession, **feed) -> list[np.ndarray]:
-    """The outputs; numbers that are no whole ones go in as float32."""
+    """Return the outputs; numbers that are not whole go in as float32."""
     arrays = {name: np.asarray(value) for name, value in feed.items()}
     for name, array in arrays.items():
         if array.dtype == np.float64:
@@ -149,10 +147,12 @@ def answered(model, inputs: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torc
     return out.get("answer", out.logits), out.exit_layer
 
 
-def assert_same(found: list[np.ndarray], answer: torch.Tensor, depths: torch.Tensor) -> None:
-    assert found[1].tolist() == depths.tolist()
-    assert found[2] == depths.max()
-    np.testing.assert_allclose(found[0], answer.numpy(), atol=1e-4, rtol=0)
+def assert_same(outputs: list[np.ndarray], answer: torch.Tensor, depths: torch.Tensor) -> None:
+    """Compare a file's outputs with the model's answers, and with exit layers or updates."""
+    logits, file_depths, layers_run = outputs
+    assert file_depths.tolist() == depths.tolist()
+    assert layers_run == depths.max()
+    np.testing.assert_allclose(logits, answer.numpy(), atol=1e-4, rtol=0)
 
 
 # Derandomised: an example in a hundred thousand may sit where rounding decides.
@@ -175,7 +175,7 @@ def exported_int8(name: str) -> onnxruntime.InferenceSession:
         deepest["draws"] = np.ones(1, np.float32)
     single = [ones_beside(random_ids(1, length) % 40) for length in range(2, 10)]
     feeds = [{key: value.numpy() for key, value in text.items()} | deepest for text in single]
-    return session_of(quantise.to_int8(file, model.config.hidden_size, feeds))
+    return open_session(quantise.to_int8(file, model.config.hidden_size, feeds))
 
 
 @pytest.mark.slow
@@ -184,25 +184,31 @@ def exported_int8(name: str) -> onnxruntime.InferenceSession:
 @given(data=st.data())
 def test_a_text_has_one_answer_alone_in_a_batch_in_slots_and_in_a_file(name, data):
     """An int8 file, whose answers are its own, gives them alone and in a batch."""
-    (model, fp32, _), int8 = exported(name), exported_int8(name)
+    model, fp32, _ = exported(name)
+    int8 = exported_int8(name)
     inputs, chosen = drawn(name, model, data)
     lengths = inputs["attention_mask"].sum(1).tolist()
     single = [one_of(inputs, row) for row in range(len(lengths))]
     alone = [answered(model, text) for text in single]
-    own = [answers(int8, **text, **chosen) for text in single]
-    ways = [(answered(model, inputs), alone), (answers(fp32, **inputs, **chosen), alone)]
-    ways.append((answers(int8, **inputs, **chosen), own))
+    int8_alone = [answers(int8, **text, **chosen) for text in single]
+    # Answers to a batch, and those that each of its texts has alone.
+    comparisons = [
+        (answered(model, inputs), alone),
+        (answers(fp32, **inputs, **chosen), alone),
+        (answers(int8, **inputs, **chosen), int8_alone),
+    ]
     if name not in ACT_MODELS:
         batcher = DepthBatcher(model, slots=2, window=3)
         parts = ("input_ids", "token_type_ids", *model.config.own_inputs)
         batcher.submit([text[key][0] for key in parts if key in text] for text in single)
-        rows = sorted(batcher.answers())
-        found = [x.logits for x in rows], [x.exit_layer for x in rows]
-        ways.append(([*map(np.array, found)], alone))
-    for batch, apart in ways:
-        for row, (length, (answer, depths, *_)) in enumerate(zip(lengths, apart, strict=True)):
-            np.testing.assert_allclose(batch[0][row], answer[0], atol=1e-4, rtol=0)
-            assert np.array_equal(batch[1][row : row + 1][..., :length], depths)
+        slot_answers = sorted(batcher.answers())  # by row
+        logits = np.array([answer.logits.numpy() for answer in slot_answers])
+        exit_layers = np.array([answer.exit_layer for answer in slot_answers])
+        comparisons.append(((logits, exit_layers), alone))
+    for (logits, depths, *_), expected in comparisons:
+        for row, (length, (answer, depth, *_)) in enumerate(zip(lengths, expected, strict=True)):
+            np.testing.assert_allclose(logits[row], answer[0], atol=1e-4, rtol=0)
+            assert np.array_equal(depths[row : row + 1][..., :length], depth)
 
 
 @pytest.mark.slow
@@ -213,12 +219,15 @@ def test_the_matrices_of_every_corrected_layer_and_exit_are_quantised(tmp_path):
         if name.endswith("bias"):
             torch.nn.init.normal_(parameter)  # a new one of zeros would be left out
     feed = {name: tensor.numpy() for name, tensor in ones_beside(random_ids(2, 7)).items()}
-    found = quantise.to_int8(graph_of(model), TINY["hidden_size"], [feed])
-    assert sum(name.endswith("_weight_int8") for name in found.graph.initializers) == 4 * 7
+    exported = quantise.to_int8(graph_of(model), TINY["hidden_size"], [feed])
+    quantised = [name for name in exported.graph.initializers if name.endswith("_weight_int8")]
+    assert len(quantised) == 4 * 7
     as_run = tmp_path / "as_run.onnx"
-    session_of(found, optimized_model_filepath=str(as_run)).run(None, feed)
-    bodies = (body for _, body in quantise.loop_bodies(ir.load(as_run)))
-    assert sum(n.op_type == "MatMulIntegerToFloat" for body in bodies for n in body) == 4 * 7
+    open_session(exported, optimized_model_filepath=str(as_run)).run(None, feed)
+    products = []
+    for _, body in quantise.loop_bodies(ir.load(as_run)):
+        products += [node for node in body if node.op_type == "MatMulIntegerToFloat"]
+    assert len(products) == 4 * 7
 
 
 def test_settings_left_out_are_the_models():
@@ -244,15 +253,17 @@ def test_a_file_gives_every_layers_answer_and_takes_settings_as_plain_inputs(tmp
     model = tiny_model(num_hidden_groups=2, exit_thres=0.6)
     mode = MODES[model.config.model_type]
     loop = mode.export_loop(model, layer_logits=True)
-    about = {name: json.dumps(value) for name, value in description(model).items()}
-    exported = graph.to_onnx(loop, about, defaults=False)
-    session, inputs = session_of(exported), ones_beside(random_ids(5, 6))
+    metadata = {name: json.dumps(value) for name, value in describe_model(model).items()}
+    exported = graph.to_onnx(loop, metadata, has_defaults=False)
+    session = open_session(exported)
+    inputs = ones_beside(random_ids(5, 6))
     assert session.get_overridable_initializers() == []
-    *found, layer_logits = answers(session, **inputs, **loop.settings())
+    *outputs, layer_logits = answers(session, **inputs, **loop.settings())
     with torch.no_grad():
-        out, all_logits = model(**inputs), model(**inputs, output_all_exits=True).all_logits
-    assert_same(found, out.logits, out.exit_layer)
-    ran = int(found[2])
+        out = model(**inputs)
+        all_logits = model(**inputs, output_all_exits=True).all_logits
+    assert_same(outputs, out.logits, out.exit_layer)
+    ran = int(outputs[2])
     assert 1 < ran < len(layer_logits) == 4
     np.testing.assert_allclose(layer_logits[:ran], all_logits[:ran].numpy(), atol=1e-4, rtol=0)
     assert not layer_logits[ran:].any()

@@ -1,4 +1,4 @@
-"""What a script loads before it answers, and how its threads wait."""
+"""What a script loads before it answers, and how threads wait for each other."""
 
 import os
 import subprocess
@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from elbert_base.runtime import OWN, SPIN_COUNT, noticing_contention
+from elbert_base.runtime import (
+    SPIN_COUNT,
+    SPIN_VARIABLES,
+    noticing_contention,
+    warn_of_spinning,
+)
 
 ROOT = Path(__file__).parents[2]
 
 
 def printed(code: str) -> str:
-    """What `code` prints in a process of its own."""
+    """Run `code` in a process of its own, and return what it prints."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
@@ -39,11 +44,11 @@ for script in {SCRIPTS}:
             print("end of", script, flag, ended.code, "torch" in sys.modules)
 """
     ends = [line for line in printed(code).splitlines() if line.startswith("end of")]
-    assert ends == [
-        f"end of {script} {flag} {status} False"
-        for script in SCRIPTS
-        for flag, status in (("--help", 0), ("--no_such_flag", 2))
-    ]
+    expected = []
+    for script in SCRIPTS:
+        expected.append(f"end of {script} --help 0 False")
+        expected.append(f"end of {script} --no_such_flag 2 False")
+    assert ends == expected
 
 
 OPENMP = Path(find_spec("torch").origin).parent / "lib" / "libgomp.so.1"
@@ -58,24 +63,42 @@ run_script(lambda: ctypes.CDLL(sys.argv[1]))
 
 @pytest.mark.skipif(not OPENMP.exists(), reason="this torch has another OpenMP")
 @pytest.mark.parametrize(
-    ("own", "spin_count"),
+    ("user_variables", "spin_count"),
     [({}, SPIN_COUNT), ({"OMP_WAIT_POLICY": "passive"}, 0), ({"GOMP_SPINCOUNT": "77"}, 77)],
 )
-def test_a_script_waits_briefly_unless_its_user_says_otherwise(own, spin_count):
-    environment = {name: value for name, value in os.environ.items() if name not in OWN}
-    environment |= own | {"OMP_DISPLAY_ENV": "verbose"}
+def test_a_script_waits_briefly_unless_its_user_says_otherwise(user_variables, spin_count):
+    environment = {name: x for name, x in os.environ.items() if name not in SPIN_VARIABLES}
+    environment |= {**user_variables, "OMP_DISPLAY_ENV": "verbose"}
     command = [sys.executable, "-c", SCRIPT, OPENMP]
-    done = subprocess.run(command, env=environment, stderr=subprocess.PIPE, text=True, check=True)
-    assert f"GOMP_SPINCOUNT = '{spin_count}'" in done.stderr
+    process = subprocess.run(
+        command, env=environment, stderr=subprocess.PIPE, text=True, check=True
+    )
+    assert f"GOMP_SPINCOUNT = '{spin_count}'" in process.stderr
+
+
+def run_on_a_shared_processor(monkeypatch) -> None:
+    """Compute twice, as if other processes had all of the processor's time."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr("elbert_base.runtime.time.process_time", lambda: 0.0)
+    warn_of_spinning.cache_clear()
+    for _ in range(2):
+        with noticing_contention(torch.device("cpu")):
+            pass
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has GNU OpenMP on Linux")
 def test_a_program_on_a_shared_processor_is_told_once_what_to_set(monkeypatch, caplog):
-    for name in OWN:
+    """Importing elbert sets no variable, so the program's user has to."""
+    for name in SPIN_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr("elbert_base.runtime.time.process_time", lambda: 0.0)  # others had it all
-    for _ in range(2):
-        with noticing_contention(torch.device("cpu")):
-            pass
-    assert caplog.text.count(f"GOMP_SPINCOUNT={SPIN_COUNT}") == 1
+    run_on_a_shared_processor(monkeypatch)
+    assert caplog.text.count("start Python with the environment variable") == 1
+    assert f"GOMP_SPINCOUNT={SPIN_COUNT} " in caplog.text
+
+
+@pytest.mark.parametrize("name", SPIN_VARIABLES)
+def test_a_program_that_says_how_threads_wait_is_told_nothing(name, monkeypatch, caplog):
+    """Scripts say it themselves, before they import torch."""
+    monkeypatch.setenv(name, "passive" if name == "OMP_WAIT_POLICY" else "3000")
+    run_on_a_shared_processor(monkeypatch)
+    assert not caplog.text

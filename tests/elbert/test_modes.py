@@ -12,7 +12,6 @@ from elbert.exits.rules import RULES
 from elbert_base.keys import POOLER_INPUTS
 from tests.conftest import tiny_model
 from tests.models import (
-    assert_near,
     one_of,
     padded_batch,
     ponder_batch,
@@ -72,13 +71,14 @@ MODELS = {"elbert": elberts(), "ponder": ponder_models(), "act": act_models()}
 
 def padded(batch: Inputs, width: int, seed: int) -> Inputs:
     """The batch at this width, with arbitrary ids and segments under the padding."""
-    generator, found = torch.Generator().manual_seed(seed), {}
+    generator = torch.Generator().manual_seed(seed)
+    padded_inputs = {}
     for name, tensor in batch.items():
-        found[name] = F.pad(tensor, (0, width - tensor.shape[1]))
+        padded_inputs[name] = F.pad(tensor, (0, width - tensor.shape[1]))
     for name, end in (("input_ids", 40), ("token_type_ids", 2)):
-        noise = torch.randint(end, found[name].shape, generator=generator)
-        found[name] = found[name].where(found["attention_mask"] == 1, noise)
-    return found
+        noise = torch.randint(end, padded_inputs[name].shape, generator=generator)
+        padded_inputs[name] = padded_inputs[name].where(padded_inputs["attention_mask"] == 1, noise)
+    return padded_inputs
 
 
 def answer_to(out: object, row: int, length: int) -> tuple[torch.Tensor, ...]:
@@ -97,23 +97,29 @@ def answer_to(out: object, row: int, length: int) -> tuple[torch.Tensor, ...]:
     seed=seeds,
 )
 def test_an_answer_depends_on_neither_the_batch_nor_its_padding(mode, data, lengths, extra, seed):
-    model, kinds, tolerance = data.draw(MODELS[mode]), [{}, {"output_all_exits": True}], 1e-5
-    numbers = [{} for _ in lengths]
+    model = data.draw(MODELS[mode])
+    kinds = [{}, {"output_all_exits": True}]  # of calls
+    own_inputs = [{} for _ in lengths]  # of each example alone
+    tolerance = 1e-5  # of a value, and of values above 1 in proportion: float32 has 24 bits
     if mode == "act":
-        kinds, tolerance = [{}], 1e-10
+        kinds = [{}]
+        tolerance = 1e-10  # its models are in float64
     if mode == "ponder":
-        lengths = [max(length, 2) for length in lengths]
+        lengths = [max(length, 2) for length in lengths]  # two [CLS]
         draws = torch.rand(len(lengths), generator=torch.Generator().manual_seed(seed))
         kinds = [{**kind, "draws": draws} for kind in kinds]
-        numbers = [{"draws": draw[None]} for draw in draws]
-    batch = (ponder_batch if mode == "ponder" else padded_batch)(lengths, seed)
+        own_inputs = [{"draws": draw[None]} for draw in draws]
+        batch = ponder_batch(lengths, seed)
+    else:
+        batch = padded_batch(lengths, seed)
     width = min(24, max(lengths) + extra)
     with torch.no_grad():
         together = [model(**padded(batch, width, seed + i), **kind) for i, kind in enumerate(kinds)]
         for row, length in enumerate(lengths):
-            alone = answer_to(model(**one_of(batch, row), **numbers[row]), 0, length)
+            alone = answer_to(model(**one_of(batch, row), **own_inputs[row]), 0, length)
             for out in together:
-                assert_near(answer_to(out, row, length), alone, tolerance)
+                answer = answer_to(out, row, length)
+                torch.testing.assert_close(answer, alone, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from answers.sweep import Recording, Sweep, make_grids, sweep, sweepable
 from elbert import ElbertConfig
 from elbert.exits.rules import RULES
-from glue.tasks import TASKS, Example
+from glue.splits import Example
+from glue.tasks import TASKS
 
 SWEPT_RULES = list(RULES)
 # Short grids of some keys, where a rule reads them; every other key has its own grid.

@@ -6,12 +6,22 @@ import pytest
 import torch
 from hypothesis import given
 
+from answers.frontier import concave_hull, frontier
 from answers.sweep import make_grids
 from elbert import ElbertConfig, UserError
 from elbert.exits.rules import RULES
-from elbert.rules import exits_by_window, scan
+from elbert.rules import (
+    ExitRule,
+    LayerOutput,
+    Number,
+    Outcome,
+    State,
+    exit_scores,
+    exits_by_window,
+    normalised_entropy,
+    scan,
+)
 from exit_lab.tables import write_tables
-from glue.metrics import concave_hull, frontier
 from tests.exit_lab.builders import POINTS, swept
 from tests.scripts.conftest import rows_of
 
@@ -70,6 +80,23 @@ def test_the_window_that_ended_a_pass_is_told():
     assert by_window("bias_1", exit_thres=0.0, cnt_thres=4, margin=0.0)  # at the last layer
     assert by_window("patience", cnt_thres=2)
     assert not by_window("entropy", exit_thres=0.5)
+
+
+class Idle(ExitRule):
+    """Exits at a low entropy; its key has no effect, as one that all rules read may have none."""
+
+    margin: Number
+
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        return state, normalised_entropy(exit_scores(seen.logits)) < 0.5
+
+
+def test_settings_of_a_key_without_effect_have_the_same_exits(monkeypatch):
+    monkeypatch.setitem(RULES, "idle", (Idle, Idle))
+    made, _ = swept(2, "rte", rules=["idle"])
+    assert len(made.exit_layer) == len(made.settings) > 1
+    assert len({*made.exit_layer[0]}) > 1
+    assert (made.exit_layer == made.exit_layer[0]).all()
 
 
 def test_both_files_end_with_the_baselines(tmp_path):

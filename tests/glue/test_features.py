@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from elbert import PonderAlbertConfig
-from glue.features import CHUNK, Features, collate, encode
-from glue.tasks import Example
+from glue.features import CHUNK_TEXTS, Features, collate, encode
+from glue.splits import Example
 from tests.conftest import TINY, sentence, tiny_config
 
 PLAIN = tiny_config()
@@ -31,7 +31,7 @@ def test_truncated_texts_are_those_that_are_longer_whole(tokenizer):
         assert twice.tolist() == [ids[0], *ids]
 
 
-@pytest.mark.parametrize("count", [1, CHUNK, CHUNK + 1])
+@pytest.mark.parametrize("count", [1, CHUNK_TEXTS, CHUNK_TEXTS + 1])
 def test_texts_in_chunks_are_those_of_one_call(tokenizer, count):
     examples = [pairs(9)[i % 9]._replace(label=i) for i in range(count)]
     texts = [[getattr(example, name) for example in examples] for name in ("text_a", "text_b")]

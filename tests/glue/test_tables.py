@@ -8,7 +8,8 @@ import pytest
 
 from elbert_base.errors import UserError
 from glue.custom import custom_task
-from glue.tasks import Example, Split, get_task, read_examples
+from glue.splits import Example, Split, read_examples
+from glue.tasks import get_task
 from tests.conftest import write
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from elbert import UserError
-from glue import tasks
-from glue.tasks import TASKS, Example, get_task, read_examples
+from glue.splits import Example, read_examples
+from glue.submission import submission_text
+from glue.tasks import TASKS, get_task, prediction_tasks
 from tests.conftest import write
 
 GLUE = Path(os.environ.get("GLUE_DATA") or Path(__file__).parents[3] / "shared" / "glue_data")
@@ -47,14 +48,14 @@ def test_labels_are_in_the_published_order():
 def test_mnli_predicts_the_diagnostic_where_its_file_is(tmp_path):
     mnli = tmp_path / "MNLI"
     mnli.mkdir()
-    names = [task.name for task in tasks.prediction_tasks(get_task("mnli"), mnli)]
+    names = [task.name for task in prediction_tasks(get_task("mnli"), mnli)]
     assert names == ["mnli", "mnli-mm"]
     (tmp_path / "diagnostic").mkdir()
     write(tmp_path / "diagnostic/diagnostic.tsv", "index\tsentence1\tsentence2\n7\ta\tb\n")
-    *_, ax = tasks.prediction_tasks(get_task("mnli"), mnli)
+    *_, ax = prediction_tasks(get_task("mnli"), mnli)
     assert ax.name == "ax"
     assert read_examples(ax, mnli, "test") == [("7", "a", "b", None)]
-    assert tasks.prediction_tasks(get_task("rte"), mnli) == [get_task("rte")]
+    assert prediction_tasks(get_task("rte"), mnli) == [get_task("rte")]
 
 
 def examples_of(count: int) -> list[Example]:
@@ -72,7 +73,7 @@ def examples_of(count: int) -> list[Example]:
     ],
 )
 def test_a_submission_is_the_official_file(name, predictions, lines):
-    text = tasks.submission(get_task(name), examples_of(len(lines)), predictions)
+    text = submission_text(get_task(name), examples_of(len(lines)), predictions)
     rows = [f"{10 + i}\t{label}\n" for i, label in enumerate(lines)]
     assert text == "index\tprediction\n" + "".join(rows)
 

@@ -16,13 +16,15 @@ from safetensors.torch import load_file, save_file
 
 from elbert import ElbertConfig, UserError, load_config, load_pretrained, load_tokenizer
 from elbert.onnx_file import OnnxFile
-from elbert_base.exit_settings import NOTHING, resolve
+from elbert_base.exit_settings import NO_KEYS, resolve
 from elbert_base.keys import ELBERT, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
 from glue.custom import custom_task
-from glue.tasks import TASKS, get_task, read_examples
-from runs.files import LIST, write_json
-from runs.folder import remove_results, statistics_folder
+from glue.splits import read_examples
+from glue.tasks import TASKS, get_task
+from runs.files import write_json
+from runs.folder import LIST_FILE
 from runs.job import load_finished
+from runs.output_dir import remove_results, statistics_folder
 from tests.conftest import edit_json, tiny_config, write
 from training.checkpoints import damage
 
@@ -112,7 +114,7 @@ def test_anything_as_config_json(model, content):
 def test_anything_as_exit_config_json(tmp_path, content):
     path = write(tmp_path / "exit_config.json", content)
     config = tiny_config(exit_config_path="exit_config.json")
-    found = tried(resolve, tmp_path, ELBERT, NOTHING, vars(config))
+    found = tried(resolve, tmp_path, ELBERT, NO_KEYS, vars(config))
     if refused(found):
         assert path.name in str(found)
     else:
@@ -132,7 +134,7 @@ def test_anything_as_weights(tmp_path, content, name):
 @given(BYTES_OR_JSON)
 def test_anything_as_a_checkpoints_list_of_files(tmp_path, content):
     write(tmp_path / "config.json", "{}")
-    write(tmp_path / LIST, content)
+    write(tmp_path / LIST_FILE, content)
     assert damage(tmp_path)
 
 
@@ -274,7 +276,7 @@ def test_results_are_neither_written_nor_removed_outside_the_model(directory, tm
     folder = statistics_folder(model, config.my_out_dir, config.model_name, "rte")
     assert folder.resolve().is_relative_to(model)
     assert ("leads out" in caplog.text) == (directory != "own")
-    write_json(model / LIST, {"link/layers_exit.csv": {"size": 4}})
+    write_json(model / LIST_FILE, {"link/layers_exit.csv": {"size": 4}})
     remove_results(model)
     assert mine.read_text() == "mine"
 

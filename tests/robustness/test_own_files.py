@@ -20,7 +20,7 @@ import sweep_exits
 from answers import predict
 from exit_lab import exit_file
 from runs import job, processes
-from runs.files import RunFolder
+from runs.folder import RunFolder
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import edit_key, exit_status, flags, pretraining_flags
 from tests.conftest import contents, slow
@@ -255,6 +255,7 @@ def test_a_result_belongs_to_the_model_the_data_and_the_rule_that_gave_it(
         if moment == "it chose a setting":  # after the sweep, whose files are true
             found = {name: held for name, held in found.items() if not name.startswith("sweep")}
         assert found == before
+        shutil.rmtree(trained / "sweep", ignore_errors=True)
         shutil.rmtree(trained / "sweep", ignore_errors=True)
 
 

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from runs.files import locked
-from runs.folder import results_folder
+from runs.output_dir import checkpoints_of, is_finished, results_folder
 from tests.commands import no_file_above, report_of
-from training.checkpoints import checkpoints_of, is_finished
 
 pytestmark = pytest.mark.pictures
 WORK = ("--do_train", "--do_eval", "--do_predict", "--save_steps", 2, "--max_steps", 3)

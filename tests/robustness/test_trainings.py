@@ -20,6 +20,7 @@ import run_glue
 import run_pretraining
 import share_layers
 import training.checkpoints as checkpointing
+from runs.output_dir import checkpoints_of, is_finished, latest_checkpoint
 from runs.processes import StopSignal
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import (
@@ -34,7 +35,6 @@ from tests.commands import (
 from tests.conftest import contents, edit_json, slow, write_rte
 from tests.forks import assert_same_weights, run, run_together, start_together, survive_kills
 from training import trainer
-from training.checkpoints import checkpoints_of, is_finished, latest_checkpoint
 from training.trainer import Trainer
 
 LAMB = ("--optimizer", "lamb")

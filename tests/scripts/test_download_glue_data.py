@@ -11,7 +11,8 @@ import pytest
 
 import download_glue_data
 from download_glue_data import FOLDERS, assemble_mrpc, chosen_folders
-from glue.tasks import get_task, read_examples
+from glue.splits import read_examples
+from glue.tasks import get_task
 from tests.commands import served
 from tests.conftest import contents, write
 

@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 import yaml
 
-from glue.tasks import TASKS, read_examples
+from glue.splits import read_examples
+from glue.tasks import TASKS
 from tests.commands import ROOT, main_of, ran
 from tests.conftest import write
 

@@ -15,14 +15,15 @@ from transformers.loss.loss_utils import ForSequenceClassificationLoss
 import export_onnx
 import run_glue
 import sweep_exits
+from answers.exit_metrics import metrics_at
 from elbert import ElbertConfig, classify
 from elbert.exits.rules import RULES
 from elbert.rules import scan
 from elbert_base.errors import UserError
 from elbert_base.files import read_json
 from glue.custom import custom_task
-from glue.metrics import metrics_at
-from glue.tasks import Task, read_examples
+from glue.splits import read_examples
+from glue.tasks import Task
 from tests.commands import ROOT, ran, report_of
 from tests.conftest import random_ids, sentence, tiny_model, write
 from tests.elbert.exits.test_rules import fires, rule_of
@@ -44,7 +45,7 @@ def test_every_exits_loss_is_hfs():
 def test_an_example_exits_where_every_label_would(name):
     torch.manual_seed(0)
     logits = torch.randn(6, 40, 3) + 4 * torch.randn(40, 3)
-    config, found = ElbertConfig(num_hidden_layers=6, **SEVERAL), {"all_logits": logits}
+    config, recorded = ElbertConfig(num_hidden_layers=6, **SEVERAL), {"all_logits": logits}
     for keys in ({"exit_thres": 0.4, "cnt_thres": 3}, {"exit_thres": 0.2, "cnt_thres": 2}):
         setting, expected = rule_of(name, **keys), []
         for example in logits.sigmoid().double().transpose(0, 1):  # (layers, labels)
@@ -52,13 +53,13 @@ def test_an_example_exits_where_every_label_would(name):
             ends = (all(fires(label[:n], setting) for label in pairs) for n in range(1, 6))
             expected.append(next((n for n, end in enumerate(ends, 1) if end), 6))
         keys |= {"learnt_weights": setting.learnt_weights}
-        assert scan(config.exit_rule(thres_name=name, **keys), found).tolist() == expected
+        assert scan(config.exit_rule(thres_name=name, **keys), recorded).tolist() == expected
         assert len({*expected}) > 1
         values = {**config.exit_keys(), **keys}
         numbers = [key for key, x in values.items() if isinstance(x, int | float)]
         many = {key: torch.tensor([[values[key]]] * 2) for key in numbers}
         rule = config.exit_rule(thres_name=name, **keys | many)
-        assert scan(rule, found).tolist() == [expected, expected]
+        assert scan(rule, recorded).tolist() == [expected, expected]
 
 
 def test_f1_is_scikit_learns():
@@ -66,26 +67,28 @@ def test_f1_is_scikit_learns():
     answers, labels = rng.random((4, 30, 3)) < 0.4, (rng.random((30, 3)) < 0.4).astype(float)
     answers[..., 2] = labels[:, 2] = 0  # never there: 0 by scikit-learn's default, too
     exits, weights = rng.integers(1, 5, (2, 30)), rng.integers(0, 3, (2, 30))
-    found = metrics_at(task, answers, labels, exits, weights)
+    metrics = metrics_at(task, answers, labels, exits, weights)
     for setting, draw in np.ndindex(2, 2):
         taken = answers[exits[setting] - 1, np.arange(30)].repeat(weights[draw], 0)
         for kind in ("micro", "macro"):
-            wanted = f1_score(labels.repeat(weights[draw], 0), taken, average=kind, zero_division=0)
-            assert found[f"f1_{kind}"][setting, draw] == pytest.approx(wanted)
+            expected = f1_score(
+                labels.repeat(weights[draw], 0), taken, average=kind, zero_division=0
+            )
+            assert metrics[f"f1_{kind}"][setting, draw] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
-    ("cells", "how", "message"),
+    ("cells", "columns", "message"),
     [
         ("2,0", {"label_column": "a,b"}, "line 2: a '2' is neither 0 nor 1"),
         ("x,", {"label_column": "a", "separator": ";"}, "the only label is 'x'"),
         ("x;y,", {"label_column": "a", "separator": ";", "labels": "xz"}, "label 'y' is not one"),
     ],
 )
-def test_a_bad_label_is_named(cells, how, message, tmp_path):
+def test_a_bad_label_is_named(cells, columns, message, tmp_path):
     path = write(tmp_path / "own.csv", f"sentence1,a,b\ntext,{cells}\n")
     with pytest.raises(UserError, match=message):
-        read_examples(custom_task({"train": path}, **how), "", "train")
+        read_examples(custom_task({"train": path}, **columns), "", "train")
 
 
 COLUMNS = ("--label_column_name", "a,b,c")
@@ -93,28 +96,28 @@ CELL = ("--label_column_name", "kinds", "--label_separator", ";")
 
 
 @pytest.fixture
-def own(request, albert_dir, script, tmp_path):
+def own_task(request, albert_dir, script, tmp_path):
     """A model trained on texts whose labels a, b and c follow from words, some without any: the
     labels, run_glue.py's flags for the data and the model, and the model's folder."""
     out, path = tmp_path / "out", tmp_path / "own.csv"
     texts = [sentence(i, 3 + i % 4) for i in range(48)]
     truth = np.array([[int(word in text) for word in ("dog", "park", "red")] for text in texts])
     with path.open("w", newline="") as file:
-        cells = [";".join(compress("abc", there)) for there in truth]
+        cells = [";".join(compress("abc", is_there)) for is_there in truth]
         rows = zip(texts, *truth.T, cells, strict=True)
         csv.writer(file).writerows([("text", *"abc", "kinds"), *rows])
     data = ("--text_column_names", "text", *request.param, "--max_seq_length", 20)
     data = (*data, "--do_lower_case", "--validation_file", path)
     model = ("--model_type", "elbert", "--model_name_or_path", albert_dir, "--output_dir", out)
-    how = ("--num_train_epochs", 4, "--learning_rate", 1e-3, "--class_weights", "balanced")
-    how = (*how, "--set", "thres_name=entropy", "exit_thres=0.98")
-    script(run_glue.main, *model, *data, "--do_train", "--train_file", path, *how).done()
+    training = ("--num_train_epochs", 4, "--learning_rate", 1e-3, "--class_weights", "balanced")
+    training = (*training, "--set", "thres_name=entropy", "exit_thres=0.98")
+    script(run_glue.main, *model, *data, "--do_train", "--train_file", path, *training).done()
     return truth, data, model, out
 
 
-@pytest.mark.parametrize("own", [COLUMNS, CELL], indirect=True)
-def test_a_task_of_ones_own_from_training_to_answers(own, script):
-    truth, data, model, out = own
+@pytest.mark.parametrize("own_task", [COLUMNS, CELL], indirect=True)
+def test_a_task_of_ones_own_from_training_to_answers(own_task, script):
+    truth, data, model, out = own_task
     weights = read_json(out / "training.json")["class_weights"]
     assert [*weights.values()] == pytest.approx((1 - truth).sum(0) / truth.sum(0))
     script(run_glue.main, *model, *data, "--do_predict", "--test_file", data[-1]).done()
@@ -123,16 +126,18 @@ def test_a_task_of_ones_own_from_training_to_answers(own, script):
     assert len({row["exit_layer"] for row in table}) > 1
     for name, expected in (("label", truth), ("prediction", answers)):
         cells = [re.findall("[abc]", row[name]) for row in table]
-        assert cells == [[*compress("abc", there)] for there in expected]
-    for more in (("--per_gpu_eval_batch_size", 1), ("--per_gpu_eval_batch_size", 8)):
-        script(run_glue.main, "--output_dir", out, "--do_eval", *more).done()
+        assert cells == [[*compress("abc", is_there)] for is_there in expected]
+    for batch_size in (("--per_gpu_eval_batch_size", 1), ("--per_gpu_eval_batch_size", 8)):
+        script(run_glue.main, "--output_dir", out, "--do_eval", *batch_size).done()
         for kind, value in report_of(out)["metrics"].items():
-            wanted = f1_score(truth, answers, average=kind.removeprefix("f1_"), zero_division=0)
-            assert value == pytest.approx(wanted)
-    named = classify(out, table[0]["text"], top_k=None)
-    every = named["classes"]
-    assert named["labels"] == [x["label"] for x in every if x["score"] > 0.5]
-    assert [x["score"] for x in every] == pytest.approx(
+            expected_f1 = f1_score(
+                truth, answers, average=kind.removeprefix("f1_"), zero_division=0
+            )
+            assert value == pytest.approx(expected_f1)
+    classified = classify(out, table[0]["text"], top_k=None)
+    classes = classified["classes"]
+    assert classified["labels"] == [x["label"] for x in classes if x["score"] > 0.5]
+    assert [x["score"] for x in classes] == pytest.approx(
         sorted((float(table[0][f"probability of {x}"]) for x in "abc"), reverse=True), abs=1e-4
     )
     script(sweep_exits.main, "--model_dir", out, "--pick", "max_drop=0.1").done()
@@ -142,24 +147,24 @@ def test_a_task_of_ones_own_from_training_to_answers(own, script):
     script(run_glue.main, "--output_dir", out, "--do_eval").done()
     assert report_of(out)["exits_per_layer"] == [int(row[f"exits_{n}"]) for n in range(1, 5)]
     assert (out / "sweep/explorer.html").exists()
-    one = ("--label_column_name", "kinds", "--label_separator=")
-    script(run_glue.main, *model, *one, "--do_eval").refused("several columns")
+    other_columns = ("--label_column_name", "kinds", "--label_separator=")
+    script(run_glue.main, *model, *other_columns, "--do_eval").refused("several columns")
 
 
 @pytest.mark.slow
 @pytest.mark.onnx
-@pytest.mark.parametrize("own", [CELL], indirect=True)
-def test_an_exported_file_answers_alike(own, script, tmp_path):
+@pytest.mark.parametrize("own_task", [CELL], indirect=True)
+def test_an_exported_file_answers_alike(own_task, script, tmp_path):
     pytest.importorskip("onnxruntime")
-    (_, data, model, out), file = own, tmp_path / "own.onnx"
+    (_, data, model, out), file = own_task, tmp_path / "own.onnx"
     script(export_onnx.main, "--model_dir", out, "--output", file).done()
-    found = []
-    for more in ((), ("--onnx", file)):
-        script(run_glue.main, *model, *data, "--do_eval", *more, "--skip_full_depth").done()
-        found.append({x: report_of(out)[x] for x in ("metrics", "exits_per_layer")})
-    assert found[0] == found[1]
+    reports = []
+    for file_flags in ((), ("--onnx", file)):
+        script(run_glue.main, *model, *data, "--do_eval", *file_flags, "--skip_full_depth").done()
+        reports.append({x: report_of(out)[x] for x in ("metrics", "exits_per_layer")})
+    assert reports[0] == reports[1]
     text = sentence(1, 4)
     command = ROOT / "examples/onnx_python.py", file, out / "tokenizer.json", text
-    answer, same = ran(sys.executable, *command), classify(out, text)
-    assert answer.startswith(", ".join(sorted(same["labels"])) or "no label")
-    assert answer.endswith(f"after layer {same['exit_layer']}\n")
+    answer, expected = ran(sys.executable, *command), classify(out, text)
+    assert answer.startswith(", ".join(sorted(expected["labels"])) or "no label")
+    assert answer.endswith(f"after layer {expected['exit_layer']}\n")

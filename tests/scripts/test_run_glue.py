@@ -42,8 +42,8 @@ def test_evaluation_writes_its_reports(trained, glue):
     statistics = trained / "stat_out/elbert/rte"
     assert {path.name for path in statistics.iterdir()} == {"layers_all.csv", "layers_exit.csv"}
     assert len(scalars(trained)["step_loss"]) == 3  # all steps of a short training
-    every = list(csv.DictReader((statistics / "layers_all.csv").open()))
-    assert [float(row["accuracy"]) for row in every] == pytest.approx(
+    layer_rows = list(csv.DictReader((statistics / "layers_all.csv").open()))
+    assert [float(row["accuracy"]) for row in layer_rows] == pytest.approx(
         report["acc_per_layer"], abs=1e-6
     )
     assert (trained / "exits.png").read_bytes().startswith(b"\x89PNG")
@@ -57,14 +57,14 @@ def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dty
     assert (expected["dtype"], expected["same_exit_layer_as_fp32"]) == ("fp32", 1.0)
     outcome = glue(trained, "--do_eval", "--dtype", dtype).done()
     report = report_of(trained)
-    same = report["same_exit_layer_as_fp32"]
+    share_same = report["same_exit_layer_as_fp32"]
     best = "fp32" if is_emulated(torch.bfloat16, "cpu") else "bf16"
     assert report["dtype"] == (best if dtype == "auto" else dtype)
     if report["dtype"] != "fp32":
-        assert f"exit layers as in fp32 = {same:.4f}" in outcome.out
+        assert f"exit layers as in fp32 = {share_same:.4f}" in outcome.out
     pairs = zip(report["exits_per_layer"], expected["exits_per_layer"], strict=True)
     moved = sum(abs(a - b) for a, b in pairs) / 2
-    assert moved <= round(10 * (1 - same)) <= 2  # of 10 examples
+    assert moved <= round(10 * (1 - share_same)) <= 2  # of 10 examples
 
 
 @pytest.mark.parametrize("mode", ["elbert", "ponder_albert", "albert_act"])
@@ -91,14 +91,14 @@ def test_prediction_writes_the_official_file_and_the_details(trained, glue, rte)
         assert 0.5 <= float(row["confidence"]) <= 1
         assert 1 <= int(row["exit_layer"]) <= 4
     # All results say where they come from.
-    about = report_of(trained)["provenance"]
-    assert about["weights"] == sha256((trained / "model.safetensors").read_bytes()).hexdigest()
-    assert about["flags"]["data_dir"] == str(rte)
-    assert "--do_eval --do_predict" in about["command"]
-    assert about["versions"]["torch"] == torch.__version__
+    provenance = report_of(trained)["provenance"]
+    assert provenance["weights"] == sha256((trained / "model.safetensors").read_bytes()).hexdigest()
+    assert provenance["flags"]["data_dir"] == str(rte)
+    assert "--do_eval --do_predict" in provenance["command"]
+    assert provenance["versions"]["torch"] == torch.__version__
     answered = json.loads((trained / "predictions.json").read_text())["provenance"]
-    assert answered["weights"] == about["weights"]
-    assert answered["data"] != about["data"]
+    assert answered["weights"] == provenance["weights"]
+    assert answered["data"] != provenance["data"]
     trained_by = json.loads((trained / "training.json").read_text())
     assert (trained_by["steps"], trained_by["provenance"]["flags"]["do_train"]) == (3, True)
 
@@ -173,8 +173,8 @@ def test_the_users_own_task_with_many_labels(albert_dir, tmp_path, script, mode)
 
 def test_a_checkpoint_is_evaluated_as_it_was_in_training(glue, tmp_path):
     out = tmp_path / "out"
-    more = ("--save_steps", 1, "--logging_steps", 1, "--evaluate_during_training")
-    outcome = glue(out, "--do_train", *more).done()
+    saving = ("--save_steps", 1, "--logging_steps", 1, "--evaluate_during_training")
+    outcome = glue(out, "--do_train", *saving).done()
     logged = [json.loads(line) for line in outcome.out.splitlines() if line.startswith("{")]
     assert sum("loss" in entry for entry in logged) == 3
     curves = [e["eval_acc_per_layer"] for e in logged if "eval_acc_per_layer" in e]
@@ -210,8 +210,8 @@ def test_regression_heads_start_at_the_mean_score_once(kind, albert_dir, tmp_pat
     data = write_sts_b(tmp_path / "STS-B")  # scores from 0 to 4.5
 
     def biases(source, out, rate) -> list[float]:
-        few = ("--do_train", "--max_steps", 2, "--learning_rate", rate, "--model_type", kind)
-        glue(out, *few, weights=source, data=data, task="STS-B").done()
+        two_steps = ("--do_train", "--max_steps", 2, "--learning_rate", rate, "--model_type", kind)
+        glue(out, *two_steps, weights=source, data=data, task="STS-B").done()
         tensors = load_file(out / "model.safetensors")
         return [t.item() for name, t in tensors.items() if "classifier" in name and t.shape == (1,)]
 
@@ -234,14 +234,14 @@ def test_training_anew_removes_what_the_old_weights_gave(trained, glue, caplog):
 
 def test_the_best_model_is_kept_and_training_stops_when_no_better_comes(glue, tmp_path):
     out = tmp_path / "out"
-    more = ("--logging_steps", 1, "--num_train_epochs", 9, "--learning_rate", 1e-3)
+    training = ("--logging_steps", 1, "--num_train_epochs", 9, "--learning_rate", 1e-3)
     best = ("--load_best_model_at_end", "--early_stopping_patience", 2)
-    outcome = glue(out, "--do_train", "--do_eval", *more, *best).done()
+    outcome = glue(out, "--do_train", "--do_eval", *training, *best).done()
     logged = [json.loads(line) for line in outcome.out.splitlines() if line.startswith("{")]
     curve = [entry["eval_acc_per_layer"][-1] for entry in logged if "eval_acc_per_layer" in entry]
-    told = json.loads((out / "training.json").read_text())
-    assert told["best"] == {"step": 1 + curve.index(max(curve)), "value": max(curve), "since": 2}
-    assert told["steps"] == len(curve) == told["best"]["step"] + 2
+    written = json.loads((out / "training.json").read_text())
+    assert written["best"] == {"step": 1 + curve.index(max(curve)), "value": max(curve), "since": 2}
+    assert written["steps"] == len(curve) == written["best"]["step"] + 2
     assert report_of(out)["acc_per_layer"][-1] == max(curve)
     assert not (out / "best").exists()
 
@@ -268,9 +268,14 @@ def test_a_models_folder_is_all_that_its_evaluation_needs(mode, glue, script, rt
     expected = report_of(out)["metrics"], (out / "RTE.tsv").read_text()
     for flag in ("--output_dir", "--model_name_or_path"):
         (out / "RTE.tsv").unlink()
-        said = script(run_glue.main, flag, out, *work).done().out.partition("\n")[0]
-        for given in (f"data_dir={rte}", "do_lower_case", "max_seq_length=32", "task_name=RTE"):
-            assert f" --{given}" in said
+        first_line = script(run_glue.main, flag, out, *work).done().out.partition("\n")[0]
+        for flag_taken in (
+            f"data_dir={rte}",
+            "do_lower_case",
+            "max_seq_length=32",
+            "task_name=RTE",
+        ):
+            assert f" --{flag_taken}" in first_line
         assert (report_of(out)["metrics"], (out / "RTE.tsv").read_text()) == expected
     elsewhere = ("--model_name_or_path", out, "--output_dir", tmp_path / "new")
     script(run_glue.main, *elsewhere, *work).refused(f"give --output_dir {out}")
@@ -283,8 +288,8 @@ def test_a_models_folder_is_all_that_its_evaluation_needs(mode, glue, script, rt
 
 def test_a_flag_overrides_the_trainings_and_says_so(trained, glue, script):
     assert "training.json" not in glue(trained, "--do_eval").done().out
-    more = ("--do_eval", "--max_seq_length", 12)
-    done = script(run_glue.main, "--output_dir", trained, *more).done()
+    shorter = ("--do_eval", "--max_seq_length", 12)
+    done = script(run_glue.main, "--output_dir", trained, *shorter).done()
     assert "--max_seq_length was 32 there, is 12" in done.out
 
 
@@ -296,15 +301,15 @@ def test_an_encoder_of_a_family_trains_and_evaluates(family, head, glue, tmp_pat
     """With the published --model_type, its own tokenizer, and texts of all 40 positions."""
     weights, out = save(tiny_encoder(family, head), tmp_path / family), tmp_path / "out"
     run = partial(glue, weights=weights)
-    same = ("--model_type", family, "--max_seq_length", 40)
-    training = (*same, "--do_train", "--learning_rate", 1e-3)
+    family_flags = ("--model_type", family, "--max_seq_length", 40)
+    training = (*family_flags, "--do_train", "--learning_rate", 1e-3)
     run(out, *training).done()
     hf, pair = AutoTokenizer.from_pretrained(weights), ("a man runs", "the park is red")
     assert load_tokenizer(out)(*pair).input_ids == hf(*pair).input_ids
     exits = []
     for size in (1, 4):
-        more = ("--per_gpu_eval_batch_size", size, "--set", "exit_thres=0.9", "cnt_thres=3")
-        run(out, *same, "--do_eval", *more).done()
+        evaluation = ("--per_gpu_eval_batch_size", size, "--set", "exit_thres=0.9", "cnt_thres=3")
+        run(out, *family_flags, "--do_eval", *evaluation).done()
         exits.append(report_of(out)["exits_per_layer"])
     assert exits[0] == exits[1]
 
@@ -318,13 +323,13 @@ def test_a_published_config_trains_and_the_published_code_can_read_the_weights(
     """Its PyTorch wrote pickles, not zip files; the tokenizer is the SentencePiece model."""
     config, out = Path(shutil.copy(albert_dir / "config.json", tmp_path)), tmp_path / "RTE"
     edit_json(config, kd_enable=True, use_label_smooth=False)
-    more = ("--max_steps", 1, "--save_format", "pytorch", "--config_name", config)
-    glue(out, "--do_train", *more).done()
+    saving = ("--max_steps", 1, "--save_format", "pytorch", "--config_name", config)
+    glue(out, "--do_train", *saving).done()
     assert f"{config}: kd_enable = true has no effect: no distillation here" in caplog.text
     assert "use_label_smooth" not in caplog.text
     assert (out / "pytorch_model.bin").read_bytes()[:2] != b"PK"
-    found = torch.load(out / "pytorch_model.bin", weights_only=True)
-    torch.testing.assert_close(found, dict(load_pretrained(out)[0].state_dict()), rtol=0, atol=0)
+    weights = torch.load(out / "pytorch_model.bin", weights_only=True)
+    torch.testing.assert_close(weights, dict(load_pretrained(out)[0].state_dict()), rtol=0, atol=0)
     assert (out / "spiece.model").read_bytes() == (albert_dir / "spiece.model").read_bytes()
     (out / "spiece.model").unlink()
     without = ("--do_train", "--save_format", "pytorch")
@@ -345,16 +350,21 @@ def test_glue_run_trains_edits_and_evaluates_every_mode(mode, layers, edited, tm
     for name in ("config.json", "spiece.model"):
         shutil.copy(ROOT / "configs/sample" / name, tmp_path)
     edit_json(tmp_path / "config.json", num_hidden_layers=layers, cnt_thres=1)
-    few = "--from_scratch --max_steps 3 --max_train_samples 40 --save_format pytorch"
-    where = {"PYTHON": sys.executable, "W_DIR": tmp_path, "OUT_DIR": tmp_path, "TRAIN_FLAGS": few}
+    short_training = "--from_scratch --max_steps 3 --max_train_samples 40 --save_format pytorch"
+    where = {
+        "PYTHON": sys.executable,
+        "W_DIR": tmp_path,
+        "OUT_DIR": tmp_path,
+        "TRAIN_FLAGS": short_training,
+    }
     ran("bash", "glue_run.sh", 1, MODEL_TYPE=mode, OMP_NUM_THREADS=1, **where)
     config = json.loads((tmp_path / "RTE/config.json").read_text())
     assert {key: config[key] for key in edited} == edited
     assert 0 < report_of(tmp_path / "RTE")["computation_cost"] <= 1
     if layers == 6:  # what --pick wrote stays, unless a variable sets another value
         (tmp_path / "RTE/exit_config.json").write_text('{"exit_thres": 0.9, "provenance": {}}')
-        for more, threshold in (({}, 0.9), ({"V": 0.3}, 0.3)):
-            ran("bash", "glue_run.sh", 0, OMP_NUM_THREADS=1, **where, **more)
+        for variables, threshold in (({}, 0.9), ({"V": 0.3}, 0.3)):
+            ran("bash", "glue_run.sh", 0, OMP_NUM_THREADS=1, **where, **variables)
             assert report_of(tmp_path / "RTE")["rule"]["exit_thres"] == threshold
         all_values = {"TEST_MODE": "all", "KEY": "cnt_thres"}
         ran("bash", "glue_run.sh", 0, OMP_NUM_THREADS=1, **where, **all_values)
@@ -363,7 +373,7 @@ def test_glue_run_trains_edits_and_evaluates_every_mode(mode, layers, edited, tm
 
 
 @pytest.mark.parametrize(
-    ("named", "content"),
+    ("path", "content"),
     [
         ("{0}/exit_config.json", '{"margin": 0.4}'),
         ("exit_config.json", ""),
@@ -371,11 +381,11 @@ def test_glue_run_trains_edits_and_evaluates_every_mode(mode, layers, edited, tm
         (".", '{"margin": 0.4}'),
     ],
 )
-def test_exit_config_goes_with_the_model(named, content, albert_dir, glue, script, tmp_path):
+def test_exit_config_goes_with_the_model(path, content, albert_dir, glue, script, tmp_path):
     """As published: touched beside the weights, edited between training and evaluation."""
     weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out/RTE"
     (weights / "exit_config.json").write_text(content)
-    edit_json(weights / "config.json", exit_config_path=named.format(weights))
+    edit_json(weights / "config.json", exit_config_path=path.format(weights))
     glue(out, "--do_train", "--max_steps", 1, weights=weights).done()
     assert json.loads((out / "exit_config.json").read_text()) == json.loads(content or "{}")
     assert json.loads((out / "config.json").read_text())["exit_config_path"] == "exit_config.json"
@@ -383,9 +393,9 @@ def test_exit_config_goes_with_the_model(named, content, albert_dir, glue, scrip
     if content:
         assert "exit_config.json: margin 0.4" in edit_key(script, out, "margin", 0.3).done().out
         (out / "exit_config.json").write_text('{"margin": 0.2}')
-    found = glue(out, "--do_eval", weights=weights).done().out
-    assert "exit_thres = 0.7 (config.json)" in found
-    assert "margin = " + ("0.2 (exit_config.json)" if content else "0.0 (config.json)") in found
+    printed = glue(out, "--do_eval", weights=weights).done().out
+    assert "exit_thres = 0.7 (config.json)" in printed
+    assert "margin = " + ("0.2 (exit_config.json)" if content else "0.0 (config.json)") in printed
     glue(out, "--do_eval", "--set", "margin=0.1").done()
     assert report_of(out)["rule_sources"]["margin"] == "--set"
 
@@ -394,12 +404,12 @@ def test_a_flag_may_name_an_exit_config_anywhere(albert_dir, glue, tmp_path):
     (tmp_path / "mine.json").write_text('{"margin": 0.4}')
     weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out"
     edit_json(weights / "config.json", exit_config_path="nowhere.json")
-    named = ("--set", f"exit_config_path={tmp_path / 'mine.json'}")
-    glue(out, "--do_train", "--do_eval", "--max_steps", 1, *named, weights=weights).done()
+    path_flags = ("--set", f"exit_config_path={tmp_path / 'mine.json'}")
+    glue(out, "--do_train", "--do_eval", "--max_steps", 1, *path_flags, weights=weights).done()
     assert json.loads((out / "exit_config.json").read_text()) == {"margin": 0.4}
     assert report_of(out)["rule_sources"]["margin"] == "exit_config.json"
-    named = ("--set", "exit_config_path=typo.json", "--overwrite_output_dir")
-    outcome = glue(out, "--do_train", *named, weights=weights)
+    path_flags = ("--set", "exit_config_path=typo.json", "--overwrite_output_dir")
+    outcome = glue(out, "--do_train", *path_flags, weights=weights)
     outcome.refused(f"{weights / 'typo.json'} does not exist")
 
 
@@ -407,8 +417,8 @@ def test_a_flag_may_name_an_exit_config_anywhere(albert_dir, glue, tmp_path):
 def test_exits_alone_are_trained(mode, albert_dir, glue, tmp_path):
     heads, states = {"exit_out_layer", "exit_weights", "pooler", "classifier", "ponder", "act"}, []
     for rate in (0, 1e-2):
-        few = ("--model_type", mode, "--max_steps", 2, "--learning_rate", rate)
-        glue(tmp_path / f"{rate}", "--do_train", "--train_exits_only", *few).done()
+        two_steps = ("--model_type", mode, "--max_steps", 2, "--learning_rate", rate)
+        glue(tmp_path / f"{rate}", "--do_train", "--train_exits_only", *two_steps).done()
         states.append(load_file(tmp_path / f"{rate}/model.safetensors"))
     changed = [name for name in states[0] if not states[0][name].equal(states[1][name])]
     assert all(heads & {*name.split(".")} for name in changed)

@@ -10,8 +10,9 @@ from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
+from glue.splits import read_examples
 from glue.tables import read_table
-from glue.tasks import get_task, read_examples
+from glue.tasks import get_task
 
 SAMPLE = Path(__file__).parents[2] / "configs" / "sample"
 

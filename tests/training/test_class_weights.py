@@ -8,7 +8,8 @@ from sklearn.utils.class_weight import compute_class_weight
 from elbert import ElbertConfig
 from elbert.losses import distillation_loss
 from elbert_base.files import read_json
-from glue.tasks import get_task, read_examples
+from glue.splits import read_examples
+from glue.tasks import get_task
 from modes import MODELS
 from tests.conftest import RTE_LABELS
 from tests.models import SMALL

@@ -4,12 +4,16 @@ import pytest
 import torch
 
 from elbert import PonderAlbertClassifier, PonderAlbertConfig
+from runs.settings import Schedule
 from tests.conftest import TINY, tiny_model
 from training.optimizer import clipped_parameters, make_optimizer, make_schedule
 
 
 def optimiser_of(model, decay: float = 0.1) -> torch.optim.AdamW:
-    return make_optimizer(model, name="adamw", learning_rate=1e-3, weight_decay=decay, epsilon=1e-7)
+    training = Schedule(
+        optimizer="adamw", learning_rate=1e-3, weight_decay=decay, adam_epsilon=1e-7
+    )
+    return make_optimizer(model, training)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +76,8 @@ def test_lamb_is_the_published_one():
     model.config = None
     torch.nn.init.normal_(model["dense"].weight)  # norm 35
     torch.nn.init.constant_(model["dense"].bias, -0.01)
-    optimizer = make_optimizer(
-        model, name="lamb", learning_rate=2e-3, weight_decay=0.01, epsilon=1e-6
-    )
+    training = Schedule(optimizer="lamb", learning_rate=2e-3, weight_decay=0.01, adam_epsilon=1e-6)
+    optimizer = make_optimizer(model, training)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
     gradients = {name: torch.randn(30, *p.shape) * 0.01 - 0.02 for name, p in start.items()}
     for step in range(30):

@@ -16,7 +16,7 @@ import optuna
 import pytest
 
 import run_glue
-import training.search
+import training.study
 from answers.metric import MetricAtCost
 from elbert import UserError
 from glue.tasks import get_task
@@ -25,7 +25,8 @@ from runs.flags import parse
 from runs.settings import SearchSettings
 from tests.conftest import edit_json, write_rte
 from tests.forks import assert_same_weights
-from training.search import Search, make_search
+from training.search import make_search
+from training.study import Search
 
 RUNS = {f"lr{rate}-bs8-ep1-seed{seed}" for rate in ("2e-05", "5e-05") for seed in (0, 1)}
 
@@ -279,8 +280,8 @@ def test_a_setting_whose_worker_died_is_tried_again(
             search()
     with sqlite3.connect(tmp_path / "out/hp_search.db") as database:
         database.execute(later)
-    monkeypatch.setattr(training.search, "GRACE", 1)
-    monkeypatch.setattr(training.search, "POLL", 0.5)
+    monkeypatch.setattr(training.study, "GRACE", 1)
+    monkeypatch.setattr(training.study, "POLL", 0.5)
     search().done()
     assert set(names_of(commands)) == RUNS
     assert names_of(commands)[place] == died[0]

@@ -13,7 +13,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 import run_glue
 from elbert import ElbertConfig
 from elbert.losses import distillation_loss
-from glue.tasks import get_task, read_examples
+from glue.splits import read_examples
+from glue.tasks import get_task
 from tests.berts import save, tiny_encoder
 from tests.commands import flags, refused
 from tests.conftest import RTE_LABELS, edit_json, tiny_model, write_sts_b
@@ -27,8 +28,8 @@ def test_the_loss_by_hand():
     logits, teacher = torch.tensor([[0, 2 * log(3)]]).expand(2, 2), torch.zeros(2, 2)
     config, kl = ElbertConfig(teacher_share=0.25, teacher_temperature=2.0), 2 * log(4 / 3)
     found = distillation_loss(logits, torch.tensor([1, -100]), teacher, config)
-    told = 0.75 * -log(0.9) + 0.25 * kl
-    assert found.item() == pytest.approx((told + kl) / 2, rel=1e-6)
+    labelled = 0.75 * -log(0.9) + 0.25 * kl
+    assert found.item() == pytest.approx((labelled + kl) / 2, rel=1e-6)
     values, labels = (
         torch.tensor([[3.0], [3.0]], requires_grad=True),
         torch.tensor([1.0, torch.nan]),
@@ -134,10 +135,10 @@ def test_what_cannot_teach_is_refused(roberta, albert_dir, rte, trained_once, tm
     for folder, words in cases.items():
         refused(script, [*command, "--teacher", folder], f"--teacher {folder}", *words)
     refused(script, [*command, "--unlabelled_file", rte / "test.tsv"], "--teacher")
-    taught = [*command, "--teacher", trained_once]
-    refused(script, [*taught, "--model_type", "ponder_albert"], "learns from labels")
-    refused(script, [*taught, "--unlabelled_file", "no.csv"], "no.csv does not exist")
-    refused(script, [*taught, "--teacher", tmp_path / "out"], "also --output_dir")
+    with_teacher = [*command, "--teacher", trained_once]
+    refused(script, [*with_teacher, "--model_type", "ponder_albert"], "learns from labels")
+    refused(script, [*with_teacher, "--unlabelled_file", "no.csv"], "no.csv does not exist")
+    refused(script, [*with_teacher, "--teacher", tmp_path / "out"], "also --output_dir")
 
 
 def test_labels_without_a_common_name_are_taken_in_their_order(answers, tmp_path, caplog):

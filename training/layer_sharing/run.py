@@ -12,14 +12,14 @@ from accelerate.utils import send_to_device
 from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
-from elbert.albert import share_matrices
-from elbert.loading.weights import Tensors, load_into, read_weights
+from elbert.albert import tie_layers
+from elbert.loading.weights import TensorDict, load_into, read_weights
 from elbert_base.errors import UserError
 from elbert_base.files import weight_file
 from runs.console import markdown_table
-from runs.files import file_fingerprint, fingerprint
+from runs.fingerprint import file_fingerprint, fingerprint
 from runs.flags import as_dict
-from runs.folder import check_finished
+from runs.output_dir import check_finished
 from training.checkpoints import TrainState, find_start, run_fingerprint, was_finished
 from training.layer_sharing.student import new_student
 from training.layer_sharing.teacher import StateTeacher, load_teacher
@@ -108,7 +108,9 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
 
     Follows the teacher on --train_files. The student ends in --output_dir.
     """
-    flags, run, training = settings.student, settings.run, settings.training
+    flags = settings.student
+    run = settings.run
+    training = settings.training
     processes = accelerator.num_processes
     if was_finished(run, run_fingerprint(settings, processes)):
         return
@@ -133,13 +135,7 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
         variances=teacher.variances(islice(text.training_batches(0, 0), VARIANCE_BATCHES)),
         weights=state_weights(teacher.passes, flags.last_pass_weight),
     )
-    optimizer = make_optimizer(
-        student,
-        name=training.optimizer,
-        learning_rate=training.learning_rate,
-        weight_decay=training.weight_decay,
-        epsilon=training.adam_epsilon,
-    )
+    optimizer = make_optimizer(student, training)
     total = training.max_steps
     state = TrainState(
         model=student,
@@ -152,7 +148,7 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
         accelerator,
         state,
         run=run,
-        schedule=training,
+        training=training,
         fingerprint=run_fingerprint(settings, processes, data_fingerprint, student.config),
         flags=as_dict(*settings),
     )
@@ -184,7 +180,7 @@ def student_batches(
     """
     shard = (accelerator.process_index, accelerator.num_processes)
     for batch in text.training_batches(epoch, first, shard):
-        inputs = cast(Tensors, send_to_device(batch, accelerator.device))
+        inputs = cast(TensorDict, send_to_device(batch, accelerator.device))
         tokens = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"])).sum()
         share = tokens / cast(Tensor, accelerator.reduce(tokens, "sum"))
         yield Batch({**inputs, "targets": teacher.states(inputs)}, share)
@@ -234,8 +230,8 @@ def evaluate_student(settings: SharingSettings, device: torch.device) -> None:
 def load_student(folder: str) -> AlbertModel:
     """Load a trained student."""
     student = AlbertModel(AlbertConfig.from_pretrained(folder))
-    share_matrices(student)
-    load_into(student, read_weights(folder, {r"^albert\.": ""}), folder, heads=())
+    tie_layers(student)
+    load_into(student, read_weights(folder, {r"^albert\.": ""}), folder, new_parts=())
     return student
 
 
@@ -258,7 +254,7 @@ def measure(
     objective = DistillationLoss(student, variances, weights=torch.ones_like(variances)).eval()
     sums: Sums = {}
     for batch in text.evaluation_batches(whole_text):
-        inputs = cast(Tensors, send_to_device(batch, device))
+        inputs = cast(TensorDict, send_to_device(batch, device))
         output = objective(**inputs, targets=teacher.states(inputs))
         sums = add_sums(sums, output.sums)
     return objective.shares(sums), int(sums["tokens"])

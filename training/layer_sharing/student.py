@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertModel
 
-from elbert.albert import share_matrices
+from elbert.albert import tie_layers
 from elbert.configuration import ElbertConfig
 from elbert.exits.model import ElbertForSequenceClassification
-from elbert.loading.weights import Tensors, load_into, read_weights
+from elbert.loading.weights import TensorDict, load_into, read_weights
 from elbert_base.errors import UserError
 from training.layer_sharing.teacher import StateTeacher, followed_layers
 from training.pretraining.settings import StudentSettings
@@ -81,7 +81,7 @@ def load_student(student: AlbertModel, source: str) -> None:
         for name, tensor in with_more_units(layer, student.config).items():
             tensors[prefix + name] = tensor
     teachers = [name for name, weight in student.named_parameters() if not weight.requires_grad]
-    load_into(student, tensors, flag, heads=tuple(teachers))
+    load_into(student, tensors, flag, new_parts=tuple(teachers))
 
 
 def shared_model(
@@ -112,7 +112,7 @@ def shared_model(
     model = AlbertModel(config)
     model.get_submodule(LAYER).load_state_dict(shared_layer)
     if rank:
-        share_matrices(model)
+        tie_layers(model)
         _, *followed = followed_layers(passes, len(layers))  # the first is the embeddings
         start_corrections(model, [layers[number - 1] for number in followed])
     for name in COPIED:
@@ -164,7 +164,7 @@ def student_config(teacher: ElbertConfig, passes: int, parts: int, rank: int) ->
     return AlbertConfig(**keys, classifier_dropout_prob=0.1)
 
 
-def teacher_layers(teacher: ElbertForSequenceClassification) -> list[Tensors]:
+def teacher_layers(teacher: ElbertForSequenceClassification) -> list[TensorDict]:
     """List the weights of the teacher's layers, from the first to the last."""
     groups: Any = teacher.albert.encoder.albert_layer_groups
     layers = []
@@ -174,7 +174,7 @@ def teacher_layers(teacher: ElbertForSequenceClassification) -> list[Tensors]:
     return layers
 
 
-def mean_layer(layers: Sequence[Tensors], parts: int) -> Tensors:
+def mean_layer(layers: Sequence[TensorDict], parts: int) -> TensorDict:
     """Average several layers' weights, with a feed-forward part `parts` times as wide.
 
     Each part is the mean of a run of layers, and the parts' outputs are averaged.
@@ -191,7 +191,7 @@ def mean_layer(layers: Sequence[Tensors], parts: int) -> Tensors:
     return shared
 
 
-def with_more_units(layer: Tensors, config: AlbertConfig) -> Tensors:
+def with_more_units(layer: TensorDict, config: AlbertConfig) -> TensorDict:
     """Widen a layer to `config` by feed-forward units that change no output.
 
     Their outputs have weights of 0 (Chen et al. 2016, "Net2Net"). A layer as wide stays as it is.
@@ -210,7 +210,7 @@ def with_more_units(layer: Tensors, config: AlbertConfig) -> Tensors:
 
 
 @torch.no_grad()
-def start_corrections(model: AlbertModel, layers: Iterable[Tensors]) -> None:
+def start_corrections(model: AlbertModel, layers: Iterable[TensorDict]) -> None:
     """Begin each pass as one of `layers`, as nearly as its corrections allow.
 
     They are the truncated SVD of what the shared matrix lacks of the layer's. Biases and norms,

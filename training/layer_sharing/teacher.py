@@ -14,7 +14,7 @@ from elbert.cpu_packing import packed_copy
 from elbert.depth import layer_states
 from elbert.exits.model import ElbertForSequenceClassification
 from elbert.loading.tokenizers import load_tokenizer
-from elbert.loading.weights import Tensors, load_model
+from elbert.loading.weights import TensorDict, load_model
 from elbert_base.errors import UserError
 from training.pretraining.settings import SharingSettings
 
@@ -55,7 +55,7 @@ class StateTeacher:
         self.followed = followed_layers(self.passes, layers)
 
     @torch.no_grad()
-    def states(self, inputs: Tensors) -> Tensor:
+    def states(self, inputs: TensorDict) -> Tensor:
         """Compute what states 0 … N are to be: (N + 1, batch, length, hidden).
 
         inputs: input_ids, token_type_ids and, where there is padding, attention_mask.
@@ -65,13 +65,13 @@ class StateTeacher:
         states = [hidden, *layer_states(self.packed, hidden, mask)]
         return torch.stack([states[layer] for layer in self.followed])
 
-    def variances(self, batches: Iterable[Tensors]) -> Tensor:
+    def variances(self, batches: Iterable[TensorDict]) -> Tensor:
         """Measure Σ over features of E[x²] − E[x]², over the real tokens of a text: (N + 1,)."""
         tokens = 0
         sums = torch.zeros(())  # of x: (N + 1, hidden)
         square_sums = torch.zeros(())  # of x², also over the features: (N + 1,)
         for batch in batches:
-            inputs = cast(Tensors, send_to_device(batch, self.device))
+            inputs = cast(TensorDict, send_to_device(batch, self.device))
             states = self.states(inputs)
             mask = inputs.get("attention_mask")
             real = states.flatten(1, 2) if mask is None else states[:, mask.bool()]

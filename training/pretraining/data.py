@@ -16,10 +16,10 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
-from elbert.loading.weights import Tensors
+from elbert.loading.weights import TensorDict
 from elbert_base.errors import UserError
 from glue.tables import read_lines
-from runs.files import fingerprint
+from runs.fingerprint import fingerprint
 from training.pretraining.masking import (
     NO_LABEL,
     PretrainingExample,
@@ -90,7 +90,7 @@ class PretrainingData(Dataset[PretrainingExample]):
             mask(example, self.vocabulary, self.text, rng)
         return example
 
-    def collate(self, examples: Sequence[PretrainingExample]) -> Tensors:
+    def collate(self, examples: Sequence[PretrainingExample]) -> TensorDict:
         """Make a batch: a tensor of each field, padded to the longest example.
 
         sentence_order_label is (examples,), the others (examples, length). A batch without padding

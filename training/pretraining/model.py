@@ -17,8 +17,8 @@ from elbert.loading.weights import ACT_NAMES, LoadReport, load_into, read_weight
 from elbert_base.families import FAMILIES
 from elbert_base.files import read_json
 from elbert_base.keys import ACT_KEYS, ELBERT_KEYS
-from runs.folder import check_finished
 from runs.job import check_vocab_size
+from runs.output_dir import check_finished
 from training.pretraining.settings import PretrainingModelSettings, PretrainingSettings
 from training.pretraining.tokenizer import train_tokenizer
 
@@ -73,7 +73,9 @@ def make_tokenizer(settings: PretrainingSettings) -> None:
 
     Does nothing where the run that is resumed has written it already.
     """
-    model, text, run = settings.model, settings.text, settings.run
+    model = settings.model
+    text = settings.text
+    run = settings.run
     output = Path(run.output_dir)
     if run.resume_from_checkpoint and (output / "spiece.model").exists():
         return

@@ -10,14 +10,16 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
 from torch.optim.lr_scheduler import LambdaLR
+from transformers import PreTrainedTokenizerBase
 
 from elbert.cpu_packing import packed_copy
-from elbert.loading.weights import Tensors
+from elbert.loading.weights import TensorDict
 from elbert_base.files import file_hash, weights_hash
 from runs.console import markdown_table
-from runs.files import RunFolder
 from runs.flags import as_dict
+from runs.folder import RunFolder
 from runs.provenance import provenance
+from runs.settings import RunSettings
 from training.checkpoints import TrainState, find_start, run_fingerprint, was_finished
 from training.log import Sums, TrainingLog, add_sums
 from training.optimizer import make_optimizer
@@ -25,8 +27,8 @@ from training.pretraining.data import PretrainingData
 from training.pretraining.masking import NO_LABEL, TokenClass
 from training.pretraining.model import load_trained, load_weights, new_model
 from training.pretraining.objective import PreTrainingObjective, means
-from training.pretraining.schedule import phases_of, rate_at
-from training.pretraining.settings import PretrainingSettings, TextScript
+from training.pretraining.schedule import Phase, phases_of, rate_at
+from training.pretraining.settings import PretrainingSettings, TextScript, TextSettings
 from training.trainer import Batch, Trainer
 
 logger = logging.getLogger(__name__)
@@ -49,7 +51,9 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
 
     Minimises MLM + SOP + τ · ponder cost. The trained model ends in --output_dir.
     """
-    model_flags, run, training = settings.model, settings.run, settings.training
+    model_flags = settings.model
+    run = settings.run
+    training = settings.training
     processes = accelerator.num_processes
     if was_finished(run, run_fingerprint(settings, processes)):
         return
@@ -65,22 +69,8 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
         logger.info("\n".join(load_weights(model, weights_source).lines()))
     phases = phases_of(training, settings.text.max_seq_length, processes)
     logger.info("***** Running training *****")
-    data = []
-    for phase in phases:
-        logger.info("  %s", phase)
-        text = replace(settings.text, max_seq_length=phase.max_seq_length)
-        data.append(
-            PretrainingData(
-                text, tokenizer, phase.batch_size, seed=run.seed, output_dir=run.output_dir
-            )
-        )
-    optimizer = make_optimizer(
-        model,
-        name=training.optimizer,
-        learning_rate=training.learning_rate,
-        weight_decay=training.weight_decay,
-        epsilon=training.adam_epsilon,
-    )
+    data = [phase_data(phase, settings.text, tokenizer, run) for phase in phases]
+    optimizer = make_optimizer(model, training)
     objective = PreTrainingObjective(model, len(TokenClass))
     state = TrainState(
         model=model,
@@ -93,37 +83,52 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
         accelerator,
         state,
         run=run,
-        schedule=training,
+        training=training,
         fingerprint=run_fingerprint(settings, processes, data[0].fingerprint, model.config),
         flags=as_dict(*settings),
     )
     trainer.begin(checkpoint)
-
-    def log_means(sums: Sums) -> dict[str, float]:
-        updates = mean_updates(sums)
-        return {
-            **means(sums, objective.tau),
-            **{f"updates/{row.strip('[]')}": mean for row, mean in updates.items()},
-        }
-
     total = sum(phase.steps for phase in phases)
     phase_end = 0
+    log_means = partial(means_for_log, tau=objective.tau)
     with TrainingLog(trainer, total, sums_of=sums_of_output, means=log_means) as log:
-        for phase, phase_data in zip(phases, data, strict=True):
+        for phase, examples in zip(phases, data, strict=True):
             if state.step == phase_end:  # the phase begins: with its own first batch
                 state.epoch = 0
                 state.batch = 0
             phase_end += phase.steps
             accelerator.gradient_accumulation_steps = phase.accumulation
             accelerator.step = 0  # the batches counted towards a step
-            batches = partial(pretraining_batches, accelerator, phase_data)
+            batches = partial(pretraining_batches, accelerator, examples)
             trainer.fit(batches, phase_end, log.step)
         trainer.finish()
+
+
+def phase_data(
+    phase: Phase, text: TextSettings, tokenizer: PreTrainedTokenizerBase, run: RunSettings
+) -> PretrainingData:
+    """Make the batches of a phase; log what it is."""
+    logger.info("  %s", phase)
+    return PretrainingData(
+        replace(text, max_seq_length=phase.max_seq_length),
+        tokenizer,
+        phase.batch_size,
+        seed=run.seed,
+        output_dir=run.output_dir,
+    )
 
 
 def sums_of_output(output: Any) -> Sums:
     """Pick the sums of an objective's output, for the log."""
     return output.sums
+
+
+def means_for_log(sums: Sums, tau: float) -> dict[str, float]:
+    """Compute what an entry of the log says, from the sums over some batches."""
+    values = means(sums, tau)
+    for row, mean in mean_updates(sums).items():
+        values[f"updates/{row.strip('[]')}"] = mean
+    return values
 
 
 def pretraining_batches(
@@ -135,7 +140,7 @@ def pretraining_batches(
     """
     shard = (accelerator.process_index, accelerator.num_processes)
     for inputs in data.training_batches(epoch, first, shard):
-        inputs = cast(Tensors, send_to_device(inputs, accelerator.device))
+        inputs = cast(TensorDict, send_to_device(inputs, accelerator.device))
         counts = {
             "predictions": (inputs["labels"] != NO_LABEL).sum(),
             "pairs": (inputs["sentence_order_label"] != NO_LABEL).sum(),
@@ -214,7 +219,7 @@ def measure(accelerator: Accelerator, model: Any, data: PretrainingData) -> Pret
     own_sums: Sums = {}
     shard = (accelerator.process_index, accelerator.num_processes)
     for batch in data.evaluation_batches(shard):
-        batch = cast(Tensors, send_to_device(batch, accelerator.device))
+        batch = cast(TensorDict, send_to_device(batch, accelerator.device))
         own_sums = add_sums(own_sums, objective(**batch).sums)
     sums = cast(Sums, accelerator.reduce(own_sums, "sum"))
     return PretrainingSummary(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
-from runs.folder import check_output_dir
+from runs.output_dir import check_output_dir
 from runs.start import lock_output_dir, make_accelerator, start_script
 from training.pretraining.settings import TextScript
 from training.pretraining.text import TEXT, read_sentences

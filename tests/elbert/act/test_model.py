@@ -10,39 +10,42 @@ from tests.models import SMALL, assert_near, padded_batch, tiny_act
 
 
 def reference(model: AlbertActModel, ids: torch.Tensor, types: torch.Tensor):
-    """Simoulin and Crabbé (2021) one token at a time, from the state dict and torch.nn.functional;
-    or Graves (2016), whose answer is the mean of the states (eq. 6 and 13).
+    """Compute one unpadded text a token at a time, from the state dict and torch.nn.functional.
 
-    Returns the states (length, hidden) of every depth, from the embedding's to the maximum's, the
-    answer, and updates and ponder cost of one unpadded text.
+    As Simoulin and Crabbé (2021), or as Graves (2016), whose answer is the mean of the states (eq.
+    6 and 13). Returns the states (length, hidden) of every depth, from the embedding's to the
+    maximum's, the answer, and updates and ponder cost.
     """
-    w, config = model.state_dict(), model.config
+    weights = model.state_dict()
+    config = model.config
 
     def linear(x, name):
-        return F.linear(x, w[f"{name}.weight"], w[f"{name}.bias"])
+        return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
 
     def norm(x, name):
-        return F.layer_norm(
-            x, x.shape[-1:], w[f"{name}.weight"], w[f"{name}.bias"], config.layer_norm_eps
-        )
+        weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+        return F.layer_norm(x, x.shape[-1:], weight, bias, config.layer_norm_eps)
 
-    tables = [w[f"embeddings.{x}_embeddings.weight"] for x in ("word", "position", "token_type")]
+    kinds = ("word", "position", "token_type")
+    tables = [weights[f"embeddings.{kind}_embeddings.weight"] for kind in kinds]
     indices = (ids, torch.arange(len(ids)), types)
     embedded = sum(table[index] for table, index in zip(tables, indices, strict=True))
     embedded = norm(embedded, "embeddings.LayerNorm")
     states = list(linear(embedded, "encoder.embedding_hidden_mapping_in"))
-    layer, heads = "encoder.albert_layer", config.num_attention_heads
+    layer = "encoder.albert_layer"
+    heads = config.num_attention_heads
     size = config.hidden_size // heads
-    spent, updates, cost = [0.0] * len(ids), [0] * len(ids), 0.0
+    weight_sums = [0.0] * len(ids)
+    updates = [0] * len(ids)
     halted = [False] * len(ids)
-    trail, mean = [torch.stack(states)], torch.zeros_like(torch.stack(states))
+    cost = 0.0
+    all_states = [torch.stack(states)]
+    mean = torch.zeros_like(all_states[0])
     graves = config.act_update == "graves"
-    for left in reversed(range(config.num_hidden_layers)):
-        old = trail[-1]
-        keys, values = (
-            linear(old, f"{layer}.attention.key"),
-            linear(old, f"{layer}.attention.value"),
-        )
+    for updates_left in reversed(range(config.num_hidden_layers)):
+        old = all_states[-1]
+        keys = linear(old, f"{layer}.attention.key")
+        values = linear(old, f"{layer}.attention.value")
         for token in range(len(ids)):
             if halted[token]:
                 continue
@@ -59,16 +62,20 @@ def reference(model: AlbertActModel, ids: torch.Tensor, types: torch.Tensor):
                 linear(inner, f"{layer}.ffn_output") + attended, f"{layer}.full_layer_layer_norm"
             )
             p = linear(new, f"{layer}.act.dense").sigmoid().item()
-            halted[token] = spent[token] + p > 1 - config.act_epsilon or (graves and not left)
-            weight = 1 - spent[token] if halted[token] else p
-            spent[token] += weight
+            reaches_threshold = weight_sums[token] + p > 1 - config.act_epsilon
+            halted[token] = reaches_threshold or (graves and updates_left == 0)
+            weight = 1 - weight_sums[token] if halted[token] else p
+            weight_sums[token] += weight
             updates[token] += 1
             cost += weight if halted[token] else 0.0
             mean[token] += weight * new
             states[token] = new if graves else weight * new + (1 - weight) * old[token]
-        trail.append(torch.stack(states))
-    cost += sum(updates) + sum(1 - s for s, done in zip(spent, halted, strict=True) if not done)
-    return trail, mean if graves else trail[-1], updates, cost
+        all_states.append(torch.stack(states))
+    cost += sum(updates)
+    for weight_sum, has_halted in zip(weight_sums, halted, strict=True):
+        if not has_halted:
+            cost += 1 - weight_sum
+    return all_states, mean if graves else all_states[-1], updates, cost
 
 
 @pytest.mark.parametrize("update", ["published", "graves"])
@@ -85,9 +92,9 @@ def test_model_is_the_recurrence_token_by_token(seed, compact, update):
     assert len(out.hidden_states) == out.updates.max() + 1
     for row, length in enumerate((9, 4, 12)):
         ids, types = inputs["input_ids"][row, :length], inputs["token_type_ids"][row, :length]
-        trail, answer, updates, cost = reference(model, ids, types)
+        all_states, answer, updates, cost = reference(model, ids, types)
         assert_near(out.last_hidden_state[row, :length], answer, 1e-9)
-        for depth, expected in enumerate(trail):
+        for depth, expected in enumerate(all_states):
             # After the last update of any token, all states stay as they are.
             states = out.hidden_states[min(depth, len(out.hidden_states) - 1)]
             assert_near(states[row, :length], expected, 1e-9)
@@ -97,13 +104,15 @@ def test_model_is_the_recurrence_token_by_token(seed, compact, update):
 
 def test_only_running_tokens_are_computed():
     """Attention output and feed-forward see as many tokens as there are updates."""
-    model, inputs, seen = tiny_act(3), padded_batch([12, 7, 10], 3), []
+    model = tiny_act(3)
     layer = model.encoder.albert_layer
+    counts = []
     for module in (layer.attention.dense, layer.ffn):
-        module.register_forward_pre_hook(lambda _, args: seen.append(args[0].shape[:-1].numel()))
+        module.register_forward_pre_hook(lambda _, args: counts.append(args[0].shape[:-1].numel()))
     with torch.no_grad():
-        updates = model(**inputs).updates.sum()
-    assert sum(seen) == 2 * updates < 2 * 29 * model.config.num_hidden_layers
+        updates = model(**padded_batch([12, 7, 10], 3)).updates.sum()
+    assert sum(counts) == 2 * updates
+    assert updates < 29 * model.config.num_hidden_layers
 
 
 def test_ponder_cost_gradient_reaches_the_halting_head():
@@ -122,7 +131,7 @@ def test_ponder_cost_gradient_reaches_the_halting_head():
 
 
 def test_a_model_that_never_halts_learns_to():
-    """Its tokens all run to the maximum; what is left unspent there still gives a gradient."""
+    """Its tokens all run to the maximum; what is left of 1 there still gives a gradient."""
     model, inputs = tiny_act(0), padded_batch([6], 0)
     bias = model.encoder.albert_layer.act.dense.bias
     torch.nn.init.constant_(bias, -12.0)

@@ -72,17 +72,18 @@ Arrays = dict[str, np.ndarray]
 
 
 def table(*texts: str) -> Table:
-    """TensorFlow's name -> (PyTorch's name, shape in TensorFlow)."""
-    found = {}
-    for name, *sizes, target in filter(None, map(str.split, "\n".join(texts).splitlines())):
+    """Read tables: TensorFlow's name -> (PyTorch's name, shape in TensorFlow)."""
+    names = {}
+    rows = [line.split() for line in "\n".join(texts).splitlines() if line]
+    for name, *sizes, target in rows:
         shape = tuple(SIZES[size] for size in sizes)
         if not name.endswith("/"):
-            found[name] = (target, shape)
+            names[name] = (target, shape)
             continue
         weight, bias = ("gamma", "beta") if len(shape) == 1 else ("kernel", "bias")
-        found[name + weight] = (f"{target}.weight", shape)
-        found[name + bias] = (f"{target}.bias", shape[-1:])
-    return found
+        names[name + weight] = (f"{target}.weight", shape)
+        names[name + bias] = (f"{target}.bias", shape[-1:])
+    return names
 
 
 def albert(*heads: str, groups: int = 1, inner: int = 1) -> Table:
@@ -136,12 +137,12 @@ def write_config(folder: Path, **changes) -> Path:
 
 
 def assert_every_value(weights: dict, names: Table, arrays: Arrays, prefix: str = "") -> None:
-    """Of the variables whose tensors' names begin so; a bare encoder's lack that beginning."""
+    """Compare the variables whose tensors' names begin with `prefix`, which `weights` leave out."""
     for name, (target, _) in names.items():
         expected = arrays[name].T if name.endswith("kernel") else arrays[name]
         if target.startswith(prefix):
-            found = weights[target.removeprefix(prefix)]
-            assert torch.equal(found, torch.from_numpy(expected.copy())), name
+            weight = weights[target.removeprefix(prefix)]
+            assert torch.equal(weight, torch.from_numpy(expected.copy())), name
 
 
 @pytest.fixture(scope="session")
@@ -154,7 +155,8 @@ def save(tf, tmp_path) -> Callable[..., Path]:
     """`save(arrays)` writes a checkpoint as TensorFlow 1 does: variables of a graph by name."""
 
     def run(arrays: Arrays, name: str = "model.ckpt-best") -> Path:
-        v1, prefix = tf.compat.v1, tmp_path / name
+        v1 = tf.compat.v1
+        prefix = tmp_path / name
         prefix.parent.mkdir(parents=True, exist_ok=True)
         with tf.Graph().as_default(), v1.Session() as session:
             variables = [v1.get_variable(key, initializer=array) for key, array in arrays.items()]
@@ -167,12 +169,18 @@ def save(tf, tmp_path) -> Callable[..., Path]:
 
 @pytest.fixture
 def convert(script) -> Callable[[Path, Path, Path], Outcome]:
-    """(checkpoint, configuration, target) -> what the script ended with."""
+    """A function (checkpoint, configuration, target) -> what the script ended with."""
 
     def run(checkpoint: Path, config: Path, target: Path) -> Outcome:
-        flags = ("--tf_checkpoint_path", "--albert_config_file", "--pytorch_dump_path")
-        given = zip(flags, (checkpoint, config, target), strict=True)
-        return script(converter.main, *(word for pair in given for word in pair))
+        return script(
+            converter.main,
+            "--tf_checkpoint_path",
+            checkpoint,
+            "--albert_config_file",
+            config,
+            "--pytorch_dump_path",
+            target,
+        )
 
     return run
 
@@ -200,7 +208,8 @@ def convert(script) -> Callable[[Path, Path, Path], Outcome]:
 )
 def test_the_state_dict_has_every_value(save, convert, tmp_path, names, changes, kind):
     arrays = random_arrays(names)
-    prefix, config = save(with_optimizer(arrays)), write_config(tmp_path, **changes)
+    prefix = save(with_optimizer(arrays))
+    config = write_config(tmp_path, **changes)
     outcome = convert(prefix, config, tmp_path / "deep/er/albert.bin")
     assert f"Weights loaded from {prefix}: {len(names)} tensors\n" in outcome.out
     assert f" and {2 * len(names) + 3 - 6} more\n" in outcome.out  # of the optimizer
@@ -245,7 +254,8 @@ def test_no_tensorflow_is_one_line_with_the_remedy(convert, tmp_path, monkeypatc
     assert (Path(converter.__file__).parent / "requirements-tf.txt").exists()
 
 
-WHOLE, SQUAD = albert(MLM, SOP), "cls/squad/output_weights    2 H  none\n"
+WHOLE = albert(MLM, SOP)
+SQUAD = "cls/squad/output_weights    2 H  none\n"
 
 
 @pytest.mark.tf

@@ -131,8 +131,8 @@ def test_an_encoder_of_a_family_equals_hf(family, head, overrides, tmp_path):
     ids[0, 7] = twin.config.pad_token_id
     for texts, real in ((ids, mask), (ids.flip(1), mask.flip(1))):
         with torch.no_grad():
-            wanted = twin.base_model(texts, real, output_hidden_states=True).hidden_states
-        for ours, theirs in zip(hidden_states(model.eval(), texts, real), wanted, strict=True):
+            expected = twin.base_model(texts, real, output_hidden_states=True).hidden_states
+        for ours, theirs in zip(hidden_states(model.eval(), texts, real), expected, strict=True):
             assert_near(ours[real == 1], theirs[real == 1])
     if (family, head) == ("roberta", "ForSequenceClassification"):
         assert (report.initialised, report.ignored) == (["exit_weights"], [])
@@ -148,7 +148,8 @@ def test_the_real_minilm_equals_hf():
     folder = package.__path__[0] + "/model"
     model, _ = load_pretrained(folder)
     assert_same_layers(model, transformers.BertModel.from_pretrained(folder))
-    twin, text = transformers.AutoTokenizer.from_pretrained(folder), "A man inspects the uniform."
+    twin = transformers.AutoTokenizer.from_pretrained(folder)
+    text = "A man inspects the uniform."
     assert load_tokenizer(folder)(text).input_ids == twin(text).input_ids
 
 
@@ -165,7 +166,8 @@ def test_an_elbert_of_the_published_code_loads_as_it_is(load, tmp_path):
     torch.save(weights, tmp_path / "pytorch_model.bin")
     keys = {"model_type": "albert", "thres_name": "bias_2", "exit_layer_name": "normal"}
     (tmp_path / "config.json").write_text(json.dumps({**TINY, **keys, "shared": True}))
-    model, ids = load(tmp_path), random_ids(2, 5)
+    model = load(tmp_path)
+    ids = random_ids(2, 5)
     assert model.exit_weights.tolist() == [4.0] * 3
     assert model.config.thres_name == "bias_2"
     with torch.no_grad():
@@ -237,9 +239,9 @@ def test_do_lower_case_reaches_the_tokenizer_and_is_saved_with_it(albert_dir, tm
     for lower in (True, False):
         tokenizer = load_tokenizer(albert_dir, do_lower_case=lower)
         tokenizer.save_pretrained(tmp_path)
-        for one in (tokenizer, load_tokenizer(tmp_path)):
-            assert one("A dog").input_ids == tokenizer("A dog").input_ids
-            assert (one("A Dog").input_ids == one("a dog").input_ids) == lower
+        for loaded in (tokenizer, load_tokenizer(tmp_path)):
+            assert loaded("A dog").input_ids == tokenizer("A dog").input_ids
+            assert (loaded("A Dog").input_ids == loaded("a dog").input_ids) == lower
 
 
 # The hub; no network in the tests: HF_HUB_OFFLINE.
@@ -251,7 +253,7 @@ def test_without_the_hub_a_name_is_refused():
             load("nobody/nothing")
     flags = ModelSettings(model_name_or_path="some/other")
     with pytest.raises(UserError, match="--model_name_or_path some/other: is no directory"):
-        fetch_models(flags, model_name_or_path=True)
+        fetch_models(flags, {"model_name_or_path": True})
 
 
 def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
@@ -261,13 +263,24 @@ def test_without_the_hub_what_was_fetched_before_is_there(tmp_path, albert_dir):
     (tmp_path / "models--some--albert/refs/main").write_text("1234")
     assert local_folder("some/albert", cache_dir=tmp_path) == snapshot
     flags = ModelSettings(model_name_or_path="some/albert", cache_dir=str(tmp_path))
-    assert fetch_models(flags, model_name_or_path=True).model_name_or_path == str(snapshot)
+    assert fetch_models(flags, {"model_name_or_path": True}).model_name_or_path == str(snapshot)
     assert PonderAlbertClassifier.from_pretrained("some/albert", cache_dir=tmp_path).tokenizer
     blob = tmp_path / "models--some--albert/blobs/5678"  # as the hub's cache has files
     blob.parent.mkdir()
     blob.write_text('{"exit_thres": 0.375}')
     (snapshot / "exit_config.json").symlink_to(blob)
     assert load_pretrained(snapshot, num_labels=2)[0].config.exit_thres == 0.375
+
+
+def test_a_checkpoint_of_another_task_gives_its_encoder_alone(tmp_path):
+    tiny_model().save_pretrained(tmp_path)
+    source, _ = load_pretrained(tmp_path)
+    model, report = load_pretrained(tmp_path, other_task=True)
+    assert torch.equal(model.albert.pooler.weight, source.albert.pooler.weight)
+    assert sorted(report.initialised) == sorted(report.ignored)
+    assert {"albert.encoder.exit_out_layer.classifier.weight", "exit_weights"} <= {*report.ignored}
+    with pytest.raises(TypeError, match="positional"):
+        load_pretrained(tmp_path, None, True)
 
 
 def test_a_foreign_family_is_refused_by_its_name(tmp_path):

@@ -26,8 +26,8 @@ def answer(model: PonderAlbertClassifier, tensors: dict):
     return model(*(tensors[name] for name in INPUTS))
 
 
-def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
-    torch.testing.assert_close(found, expected.view_as(found), atol=1e-5, rtol=0)
+def assert_near(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(actual, expected.view_as(actual), atol=1e-5, rtol=0)
 
 
 def test_every_layer_answers_and_halts_as_published():
@@ -67,8 +67,8 @@ def test_parity_gru_steps_and_losses_are_the_published_ones(stops_early):
     ran = len(p)
     assert ran == 10 or stops_early
     # The last step that ran takes what is left only when it is the last there is.
-    known = ran if ran == 10 else ran - 1
-    assert_near(p[:known], tensors["p"][:known])
+    comparable = ran if ran == 10 else ran - 1
+    assert_near(p[:comparable], tensors["p"][:comparable])
     assert_near(y_hat, tensors["y_hat"][:ran])
     at = (y_hat == y_m).nonzero()
     assert set(at[:, 1].tolist()) == set(range(32))  # every sampled answer is one of its steps'

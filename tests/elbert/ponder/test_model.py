@@ -19,9 +19,12 @@ def test_palberts_heads_see_this_and_the_previous_layer_as_their_names_say(arch,
     linears = [module for module in model.ponder if isinstance(module, torch.nn.Linear)]
     assert len(linears) == 4  # three tanh layers and the output
     hidden = model.embed(batch["input_ids"], batch["token_type_ids"])
-    previous, logits, halts = torch.zeros(2, 16), [], []
+    previous = torch.zeros(2, 16)
+    logits = []
+    halts = []
     for state in layer_states(model, hidden, None):
-        answering, now = state[:, 0], state[:, 1]
+        answering = state[:, 0]
+        now = state[:, 1]
         if pooler == "mean":
             now = F.linear(state.mean(1), model.pooler.weight, model.pooler.bias).tanh()
             answering = now
@@ -33,9 +36,9 @@ def test_palberts_heads_see_this_and_the_previous_layer_as_their_names_say(arch,
         halts.append(F.linear(features, linears[-1].weight, linears[-1].bias)[:, 0].sigmoid())
         logits.append(model.classifier(answering))
         previous = now
-    found = model(**batch, output_all_exits=True)
-    assert_near(found.halt_probabilities, torch.stack(halts, 1))
-    assert_near(found.logits, torch.stack(logits))
+    out = model(**batch, output_all_exits=True)
+    assert_near(out.halt_probabilities, torch.stack(halts, 1))
+    assert_near(out.logits, torch.stack(logits))
 
 
 def test_regression_weighs_squared_errors():
@@ -75,24 +78,24 @@ SECONDS = [[0, 0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1, 1]]
 )
 def test_texts_are_tokenised_with_a_second_cls(texts, ids, types):
     model = tiny_ponder(exit_criteria="threshold", exit_thres=1.0)
-    found, mask, segments = model.tokenize(texts)
-    assert found.tolist() == ids
-    assert torch.equal(mask, (found > 0).long())
-    assert segments.tolist() == types
-    assert torch.equal(model(texts).answer, model(found, mask, segments).answer)
+    inputs = model.tokenize(texts)
+    assert inputs.input_ids.tolist() == ids
+    assert torch.equal(inputs.attention_mask, (inputs.input_ids > 0).long())
+    assert inputs.token_type_ids.tolist() == types
+    assert torch.equal(model(texts).answer, model(**inputs._asdict()).answer)
 
 
 def test_a_pair_may_have_ponder_albert_s_third_cls(tokenizer):
     model = tiny_ponder()
     model.cls_in_second_text = True
-    ids, _, segments = model.tokenize((["the cat"], ["sat"]))
-    assert ids.tolist() == [[2, 2, 4, 5, 3, 2, 6, 3]]
-    assert segments.tolist() == [[0, 0, 0, 0, 0, 1, 1, 1]]
-    assert model.tokenize(["the cat"])[0].tolist() == [[2, 2, 4, 5, 3]]
-    model.tokenizer = tokenizer  # ALBERT's own marks the beginning of a word behind it
-    (ids,), _, _ = model.tokenize((["a dog"], ["the house"]))
+    pair = model.tokenize((["the cat"], ["sat"]))
+    assert pair.input_ids.tolist() == [[2, 2, 4, 5, 3, 2, 6, 3]]
+    assert pair.token_type_ids.tolist() == [[0, 0, 0, 0, 0, 1, 1, 1]]
+    assert model.tokenize(["the cat"]).input_ids.tolist() == [[2, 2, 4, 5, 3]]
+    model.tokenizer = tokenizer  # ALBERT's own marks the beginning of a word behind the [CLS]
+    ids = model.tokenize((["a dog"], ["the house"])).input_ids[0].tolist()
     plain = tokenizer("the house").input_ids
-    assert ids.tolist()[-len(plain) :] == plain
+    assert ids[-len(plain) :] == plain
 
 
 @pytest.mark.parametrize("ids", [[2], [2, 4, 5, 3]])

@@ -1,5 +1,4 @@
-"""Runs, their summaries and what chooses the best model, against one text at a time and tables
-worked by hand."""
+"""The summary of an early-exit run, and what chooses the best model, by hand and by real runs."""
 
 import json
 
@@ -9,40 +8,9 @@ import torch
 
 from answers.metric import MetricAtCost
 from answers.predict import Predictions, record_layers, run_all
-from answers.report import summarise
-from elbert import UserError
+from answers.summary import summarise
 from modes.early_exit import exit_summary, selection_value
-from tests.conftest import job_of, random_ids, run_of, tiny_model
-
-
-def made_texts(count: int = 12) -> list[list[int]]:
-    return [random_ids(1, 3 + (5 * i) % 11, i)[0].tolist() for i in range(count)]
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 5, 32])
-def test_answers_are_in_input_order_whatever_the_batch_size(batch_size):
-    model, texts = tiny_model(thres_name="entropy", exit_thres=0.9), made_texts()
-    job = job_of(model, texts, batch_size=batch_size)
-    found = run_all(job, run_of(job))
-    recorded = record_layers(job, batch_size=5)["all_logits"]
-    for i, ids in enumerate(texts):
-        with torch.no_grad():
-            out = model(torch.tensor([ids]), output_all_exits=True)
-        assert found["exit_layer"][i] == out.exit_layer
-        torch.testing.assert_close(found["logits"][i], out.logits[0], atol=1e-5, rtol=0)
-        torch.testing.assert_close(recorded[:, i], out.all_logits[:, 0], atol=1e-5, rtol=0)
-    assert len(set(found["exit_layer"].tolist())) > 1
-    assert (found["seconds"] > 0).all()
-
-
-@pytest.mark.parametrize("run", [lambda job: run_all(job, run_of(job)), record_layers])
-def test_answers_that_are_no_numbers_are_an_error(run):
-    """Finite weights whose products are not."""
-    model = tiny_model()
-    for weight in model.parameters():
-        weight.data.fill_(1e38)
-    with pytest.raises(UserError, match="are NaN or infinite"):
-        run(job_of(model, made_texts()))
+from tests.conftest import job_of, made_texts, random_ids, run_of, tiny_model
 
 
 def test_the_summary_by_hand():
@@ -60,12 +28,27 @@ def test_the_summary_by_hand():
     assert depth.average_layer == pytest.approx(11 / 4)
     assert depth.exits_per_layer == [1, 1, 0, 2]
     assert depth.exit_sample_ratio == pytest.approx(0.5)
-    assert summary.latency_ms["median"] == pytest.approx(2.5)
-    assert summary.latency_ms["p95"] == pytest.approx(np.percentile([1, 3, 2, 100], 95))
+    assert summary.median_ms == pytest.approx(2.5)
+    assert summary.p95_ms == pytest.approx(np.percentile([1, 3, 2, 100], 95))
     assert 0 < depth.flops_ratio < 1
     assert summary.rule["thres_name"] == "bias_1"
     written = json.loads(json.dumps(summary.as_json(), allow_nan=False))
     assert written["computation_cost"] == depth.computation_cost
+
+
+def test_a_recording_adds_every_layer_to_the_summary():
+    job = job_of(tiny_model(thres_name="entropy", exit_thres=0.9), made_texts(8))
+    recorded = record_layers(job)
+    predictions = run_all(job, run_of(job))
+    depth = exit_summary(job, predictions, recorded)
+    assert depth.layers.same_exit_layer == 1.0
+    assert depth.layers.curve == [accuracy(job, torch.full((8,), n), recorded) for n in range(1, 5)]
+    assert list(depth.as_json()) == [
+        *("computation_cost", "average_layer", "num_layers", "exit_sample_ratio"),
+        *("exits_per_layer", "flops_ratio", "same_exit_layer_as_fp32", "acc_per_layer", "frontier"),
+    ]
+    assert len(depth.lines(shows_same_exits=False)) == 3
+    assert depth.lines(shows_same_exits=True)[3] == "exit layers as in fp32 = 1.0000"
 
 
 @pytest.fixture
@@ -74,20 +57,22 @@ def job():
 
 
 def accuracy(job, exit_layer: torch.Tensor, recorded) -> float:
-    answers = recorded["all_logits"].argmax(-1)[exit_layer - 1, torch.arange(24)]
+    rows = torch.arange(len(exit_layer))
+    answers = recorded["all_logits"].argmax(-1)[exit_layer - 1, rows]
     return float(np.mean(answers.numpy() == job.features.labels))
 
 
 def test_a_metric_chooses_by_the_last_layer_and_at_a_cost_by_the_best_of_real_runs(job):
-    recorded, reached, cost = record_layers(job, 8), [], 0.6
+    recorded = record_layers(job, 8)
+    within_cost, cost = [], 0.6
     last = accuracy(job, torch.full((24,), 4), recorded)
     assert selection_value(job, MetricAtCost("acc"), recorded) == last
     for threshold in range(51):
         job.model.config.exit_thres = threshold / 50
         exits = run_all(job, run_of(job))["exit_layer"]
         if exits.double().mean() / 4 <= cost:
-            reached.append(accuracy(job, exits, recorded))
-    assert selection_value(job, MetricAtCost("acc", cost), recorded) == max(reached)
+            within_cost.append(accuracy(job, exits, recorded))
+    assert selection_value(job, MetricAtCost("acc", cost), recorded) == max(within_cost)
 
 
 def test_where_no_threshold_is_that_cheap_everyone_stops_at_the_layer_that_is(job):

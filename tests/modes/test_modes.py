@@ -1,5 +1,4 @@
-"""Ponder and Adaptive Depth models in run_glue.py: training, reports, what may change, and what
-every mode refuses."""
+"""The modes in run_glue.py: training, reports, what may change, and what every mode refuses."""
 
 import csv
 import json
@@ -7,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,16 +17,15 @@ import elbert
 import sweep_exits
 from elbert import UserError, classify
 from elbert_base.keys import MODE_KEYS
-from glue.tasks import TASKS, read_examples
+from glue.splits import read_examples
+from glue.tasks import TASKS
 from modes import trained_mode
 from tests.commands import report_of, train
 from tests.conftest import edit_json
 
 PONDER, ACT = ("--model_type", "ponder_albert"), ("--model_type", "albert_act")
-FEW = ("--learning_rate", 1e-3, "--logging_steps", 1)
-
-
-MORE = {
+TRAINING = ("--learning_rate", 1e-3, "--logging_steps", 1)
+MODE_FLAGS = {
     "ponder_albert": ("--target_halt_probability", 0.3),
     "albert_act": ("--evaluate_during_training", "--set", "tau=1"),
 }
@@ -39,7 +38,7 @@ def original(tmp_path_factory, albert_dir, rte) -> Callable[[str], Path]:
     @cache
     def made(mode: str) -> Path:
         out = tmp_path_factory.mktemp(mode) / "RTE"
-        train(albert_dir, rte, out, "--model_type", mode, *MORE[mode], *FEW)
+        train(albert_dir, rte, out, "--model_type", mode, *MODE_FLAGS[mode], *TRAINING)
         if mode == "ponder_albert":
             model = elbert.PonderAlbertClassifier.from_pretrained(out)
             head, spread = model.ponder[-1], 2.0
@@ -95,8 +94,8 @@ def test_an_act_model_reports_updates_against_a_pass_over_single_texts(adaptive,
             updates = model(ids, **encoded).updates[0, 0, 0]
         for token, number in zip(tokenizer.convert_ids_to_tokens(ids[0]), updates, strict=True):
             counts[token if token in counts else "others"].append(number.item())
-    every = [number for numbers in counts.values() for number in numbers]
-    mean = sum(every) / len(every)
+    all_counts = list(chain.from_iterable(counts.values()))
+    mean = sum(all_counts) / len(all_counts)
     assert 1 < mean < 4
     assert report["mean_updates"] == pytest.approx(mean)
     assert report["computation_cost"] == pytest.approx(mean / 4)
@@ -104,27 +103,60 @@ def test_an_act_model_reports_updates_against_a_pass_over_single_texts(adaptive,
     for name, numbers in counts.items():
         assert report["updates_per_token_class"][name] == pytest.approx(np.mean(numbers))
         assert f"mean updates of {name} = {np.mean(numbers):.2f}" in outcome.out
-    assert report["tokens_per_updates"] == [every.count(n) for n in (1, 2, 3, 4)]
+    assert report["tokens_per_updates"] == [all_counts.count(n) for n in (1, 2, 3, 4)]
     assert (adaptive / "eval_results.txt").read_text().startswith(",acc,compute_ratio,act_epsilon")
     page = (adaptive / "tokens.html").read_text()
     assert page.count("</section>") == 10
     assert not re.search(r"<(script|img|link)\b|https?:", page)  # it loads nothing
 
 
-@pytest.mark.parametrize("kind", [("--model_type", "elbert"), PONDER, ACT])
-def test_one_call_classifies_as_run_glue_predicts(kind, glue, rte, request):
+@pytest.fixture
+def model_of(request) -> Callable[[str], Path]:
+    """`model_of(mode)`: a trained model of the mode, which a test may change."""
+    fixtures = {"elbert": "trained", "ponder_albert": "ponder", "albert_act": "adaptive"}
+    return lambda mode: request.getfixturevalue(fixtures[mode])
+
+
+EXITS = (
+    "computation_cost average_layer num_layers exit_sample_ratio exits_per_layer flops_ratio "
+    "same_exit_layer_as_fp32 acc_per_layer frontier"
+).split()
+UPDATES = (
+    "computation_cost mean_updates maximum_updates updates_per_token_class tokens_per_updates "
+    "flops_ratio"
+).split()
+
+
+@pytest.mark.parametrize(
+    ("mode", "depth_keys"), [("elbert", EXITS), ("ponder_albert", EXITS), ("albert_act", UPDATES)]
+)
+def test_a_report_has_the_keys_that_it_always_had(mode, depth_keys, model_of, glue):
+    """Programs read eval_results.json; so do people, from top to bottom."""
+    model = model_of(mode)
+    glue(model, "--model_type", mode, "--do_eval", "--do_predict").done()
+    assert list(report_of(model)) == [
+        *("task", "dataset", "examples", "metrics", "classes", "macro_f1", "confusion"),
+        *("remarks", "latency_ms", "latency_means", "texts_per_second", "rule", "rule_sources"),
+        *("provenance", "dtype", "environment", "batch_size"),
+        *depth_keys,
+    ]
+    written = json.loads((model / "predictions.json").read_text())
+    assert list(written) == ["files", "rule", "rule_sources", "provenance"]
+
+
+@pytest.mark.parametrize("mode", ["elbert", "ponder_albert", "albert_act"])
+def test_one_call_classifies_as_run_glue_predicts(mode, glue, rte, model_of):
     """Whatever shares a batch; a model without its heads is refused."""
-    name = {"elbert": "trained", "ponder_albert": "ponder", "albert_act": "adaptive"}[kind[1]]
-    model = request.getfixturevalue(name)
-    glue(model, *kind, "--do_predict").done()
+    model = model_of(mode)
+    glue(model, "--model_type", mode, "--do_predict").done()
     pairs = [(row.text_a, row.text_b) for row in read_examples(TASKS["rte"], rte, "test")]
-    found = classify(model, pairs, batch_size=3, max_length=32)
+    answers = classify(model, pairs, batch_size=3, max_length=32)
     with (model / "predictions.tsv").open(newline="") as file:
         rows = list(csv.DictReader(file, delimiter="\t"))
-    assert [answer["label"] for answer in found] == [row["prediction"] for row in rows]
-    for answer, row in zip(found, rows, strict=True):
+    assert [answer["label"] for answer in answers] == [row["prediction"] for row in rows]
+    for answer, row in zip(answers, rows, strict=True):
         assert answer["score"] == pytest.approx(float(row["confidence"]), abs=1e-4)
-        if kind == ACT:
+        if mode == "albert_act":
             assert answer["updates"] == pytest.approx(float(row["mean_updates"]), abs=1e-4)
         else:
             assert answer["exit_layer"] == int(row["exit_layer"])

@@ -1,0 +1,270 @@
+"""The trainings whose answers are recorded: the name, start and flags of each, and their order."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from experiments.comparison.recordings import PHRASE_ROWS, RECORDED
+
+# Flags of run_glue.py. What learns to halt is trained as published, but for the budget, which is
+# the same for all, and the prices that are compared.
+COMMON_FLAGS = (
+    "--do_train --do_lower_case --per_gpu_train_batch_size 32 --warmup_steps 50 --save_steps 0 "
+    "--overwrite_output_dir"
+).split()
+BEST_CHECKPOINT_FLAGS = (
+    f"--load_best_model_at_end --metric_for_best_model acc@0.5 --max_eval_samples {PHRASE_ROWS}"
+).split()
+ELBERT_FLAGS = ["--model_type", "elbert", "--set", "pooler_input=mean"]
+ACT_FLAGS = (
+    "--model_type albert_act --set pooler_input=mean act_update=graves halting_bias=-1.6"
+).split()
+PONDER_FLAGS = (
+    BEST_CHECKPOINT_FLAGS
+    + (
+        "--model_type ponder_albert --set pooler_input=mean exit_criteria=threshold "
+        "halt_normalization=last_layer"
+    ).split()
+)
+# Keys of --set that follow these flags.
+EQUAL_WEIGHTS = ["weight_name=equal", "use_out_pooler=false"]
+# σ(−30) is 0: the last exit's loss alone counts, as many times as there are layers.
+LAST_EXIT_ALONE = ["weight_name=dyn", "w_init=-30", "w_lr=0"]
+HALTING_HEADS = {
+    "pondernet": ["lambda_layer_arch=linear", "num_lambda_layers=1"],
+    "palbert": ["lambda_layer_arch=linear_cat", "num_lambda_layers=3"],
+}
+
+
+class Data(NamedTuple):
+    """What a folder of data is trained on as."""
+
+    task_name: str  # GLUE's task with its columns
+    epochs: int
+
+
+DATA = {  # by the folder's name
+    "SST-2": Data("SST-2", epochs=2),
+    "all": Data("SST-2", epochs=1),  # nearly all rows of SST-2
+    "SICK": Data("MNLI", epochs=2),
+    "STS-B": Data("STS-B", epochs=2),
+}
+PAIR_TASKS = ("SICK", "STS-B")
+
+KINDS_WITH_CORRECTIONS = ("rank8", "rank32")
+DEPTHS = range(1, 7)
+DEFAULT_PRIOR = 0.3  # λ_p of all PonderNets but those of the grid
+RATE_SEED = 7  # of the trainings that compare learning rates
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        kind: of the encoder that training starts from. "untied" has MiniLM's own layers, "shared"
+            passes of one layer, "rank8" and "rank32" passes of one layer with corrections. "still"
+            is "shared" without dropout, "twelve" is "shared" with 12 passes. The other kinds learn
+            to halt, on six shared passes: "act" in Graves' form; "pondernet" and "palbert", which
+            have no dropout.
+        seed: random seed of the training.
+        depth: train to so many layers, with an answer after the last alone. None: train all layers,
+            with an exit after each. MiniLM's own layers then have an exit each, as in DeeBERT and
+            PABEE; shared layers share theirs, as in ELBERT.
+        rate: peak learning rate.
+        price: of what learns to halt: ACT's τ, of an update; PonderNet's β, of leaving the prior.
+        data: a folder, see `DATA`.
+        recipe: "equal": all exits' losses weigh the same, and each has a pooler of its own.
+            "taught": the same, with MiniLM at full depth as a teacher, on SST-2 also of rows
+            without labels. "teacher": that MiniLM. "best": as for PonderNet, the checkpoint that
+            is best on the rows that choose. "": none of these.
+        prior: PonderNet's λ_p.
+    """
+
+    kind: str
+    seed: int
+    depth: int | None = None
+    rate: float = 1e-4
+    price: float | None = None
+    data: str = "SST-2"
+    recipe: str = ""
+    prior: float = DEFAULT_PRIOR
+
+    @property
+    def name(self) -> str:
+        """Name of the recording, such as SST-2-untied-exits-equal-1."""
+        task = "SST-2-all" if self.data == "all" else self.data
+        parts = [task, self.kind, self.form]
+        if self.recipe:
+            parts.append(self.recipe)
+        if self.compares_rates:
+            parts.append(f"rate{self.rate:g}")
+        parts.append(str(self.seed))
+        if self.data == "SICK":
+            parts.append("dev" if self.compares_rates else "test")
+        return "-".join(parts)
+
+    @property
+    def form(self) -> str:
+        """The part of the name that says how the network answers: 3, exits, tau0.002, beta0.5."""
+        if self.depth is not None:
+            return str(self.depth)
+        if self.price is None:
+            return "exits"
+        if self.kind == "act":
+            return f"tau{self.price:g}"
+        if self.prior == DEFAULT_PRIOR:
+            return f"beta{self.price:g}"
+        return f"beta{self.price:g}-prior{self.prior:g}"
+
+    @property
+    def recording(self) -> Path:
+        """File of the recorded answers."""
+        return RECORDED / f"{self.name}.safetensors"
+
+    @property
+    def start(self) -> str:
+        """Name of the encoder that training starts from, such as untied-6."""
+        if self.kind == "twelve":
+            return "shared-12"
+        kind = self.kind
+        if kind == "act":
+            kind = "shared"
+        elif kind in HALTING_HEADS:
+            kind = "still"
+        return f"{kind}-{self.depth or 6}"
+
+    @property
+    def compares_rates(self) -> bool:
+        """Whether it compares learning rates; such a run reports nothing else."""
+        return self.seed == RATE_SEED
+
+    @property
+    def has_unlabelled_rows(self) -> bool:
+        """Whether the teacher answers rows without labels as well."""
+        return self.recipe == "taught" and self.data == "SST-2"
+
+    @property
+    def flags(self) -> list[str]:
+        """Flags of run_glue.py, without the folders."""
+        data = DATA[self.data]
+        flags = ["--task_name", data.task_name, "--num_train_epochs", str(data.epochs)]
+        flags += [*COMMON_FLAGS, *self.mode_flags]
+        flags += ["--learning_rate", f"{self.rate:g}", "--seed", str(self.seed)]
+        if self.recipe == "best":
+            flags += BEST_CHECKPOINT_FLAGS
+        # The first trainings were in float32.
+        if self.recipe or self.prior != DEFAULT_PRIOR:
+            flags.append("--bf16")
+        if self.has_unlabelled_rows:
+            flags += ["--num_train_epochs", "1"]
+        return flags
+
+    @property
+    def mode_flags(self) -> list[str]:
+        """The mode, its keys, and the flags that go with them."""
+        if self.kind == "act":
+            return [*ACT_FLAGS, f"tau={self.price:g}"]
+        if self.kind in HALTING_HEADS:
+            # The key's penalty is a sum over the six layers, the paper's β a mean.
+            penalty = (self.price or 0) / 6
+            return [
+                *PONDER_FLAGS,
+                *HALTING_HEADS[self.kind],
+                f"kl_penalty_factor={penalty:.4g}",
+                f"target_halt_probability={self.prior:g}",
+            ]
+        if self.depth == 1:
+            return ELBERT_FLAGS
+        if self.depth is not None:
+            # The loss counts as many times as there are layers; so the longest gradient may, that
+            # of one loss has norm 1.
+            return [*ELBERT_FLAGS, *LAST_EXIT_ALONE, "--max_grad_norm", str(self.depth)]
+        flags = [*ELBERT_FLAGS]
+        if self.kind == "untied":
+            flags.append("num_exit_layers=6")
+        if self.recipe in ("equal", "taught"):
+            flags += EQUAL_WEIGHTS
+        return flags
+
+
+def teacher_run(data: str) -> Run:
+    """Return the training of the teacher on a folder's data: MiniLM at full depth."""
+    return Run("untied", 1, 6, data=data, recipe="teacher")
+
+
+def queue() -> Iterator[Run]:
+    """Yield all trainings, in the order of their worth: three seeds before the other two."""
+    for seed in range(1, 6):
+        yield from published_runs(seed)
+        if seed <= 3:
+            yield from other_networks(seed)
+        if seed == 3:
+            yield from single_runs()
+    yield from recipe_runs()
+    yield from rate_runs()
+
+
+def published_runs(seed: int) -> Iterator[Run]:
+    """Yield ELBERT and MiniLM with exits, with the published loss, and trained to each depth."""
+    for depth in (None, *DEPTHS):
+        yield Run("untied", seed, depth)
+        yield Run("shared", seed, depth)
+
+
+def other_networks(seed: int) -> Iterator[Run]:
+    """Yield networks that learn to halt, pairs of sentences, corrections, and no dropout."""
+    for kind in HALTING_HEADS:
+        yield Run(kind, seed, price=0.5)
+    for tau in (5e-4, 2e-3):
+        yield Run("act", seed, price=tau)
+    for depth, data in product((None, 2, 3, 4), PAIR_TASKS):
+        yield Run("untied", seed, depth, data=data)
+    for depth, kind in product((None, 3, 6), KINDS_WITH_CORRECTIONS):
+        yield Run(kind, seed, depth)
+    yield Run("still", seed)
+
+
+def single_runs() -> Iterator[Run]:
+    """Yield what has one seed: nearly all rows of SST-2, and other prices of halting."""
+    for depth in (None, 4, 3):
+        yield Run("untied", 1, depth, data="all")
+    yield Run("pondernet", 1, price=0.03)
+    yield Run("act", 1, price=0.0)
+
+
+def recipe_runs() -> Iterator[Run]:
+    """Yield trainings by other recipes than the published one."""
+    first_seeds = (1, 2, 3)
+    for seed in range(1, 6):
+        for depth in range(1, 6):
+            yield Run("untied", seed, depth, recipe="taught")
+        yield Run("untied", seed, recipe="taught")
+        yield Run("shared", seed, recipe="taught")
+        yield Run("untied", seed, recipe="equal")
+    for seed, depth in product(first_seeds, (2, 3, 4)):
+        yield Run("untied", seed, depth, data="SICK", recipe="taught")
+    for seed in first_seeds:
+        yield Run("still", seed, recipe="best")
+        for beta, prior in product((0.03, 0.01, 0.1), (0.1, 0.2)):
+            yield Run("pondernet", seed, price=beta, prior=prior)
+    for seed in first_seeds:
+        yield Run("shared", seed, recipe="equal")
+    for seed in first_seeds:
+        yield Run("untied", seed, 6, recipe="taught")
+    for seed, recipe in product(first_seeds, ("taught", "equal")):
+        yield Run("twelve", seed, recipe=recipe)
+        for data in PAIR_TASKS:
+            yield Run("untied", seed, data=data, recipe=recipe)
+
+
+def rate_runs() -> Iterator[Run]:
+    """Yield the trainings that compare learning rates."""
+    for rate in (5e-5, 1e-4, 2e-4):
+        yield Run("untied", RATE_SEED, 3, rate)
+        for kind in ("shared", "untied", "rank8"):
+            yield Run(kind, RATE_SEED, rate=rate)
+        for depth in (None, 4):
+            yield Run("untied", RATE_SEED, depth, rate, data="SICK")

@@ -1,0 +1,229 @@
+"""The examples of a task's train, dev or test file.
+
+Files are read strictly: whatever is wrong with one is a UserError that names the file, the 1-based
+line and what to do.
+"""
+
+import logging
+import math
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from elbert_base.errors import UserError
+from glue.tables import NumberedRows, Row, read_table, require_columns
+from glue.tasks import Task
+
+logger = logging.getLogger(__name__)
+
+MOST_LABELS_SHOWN = 20  # in an error
+
+# Class id; score; or 0 and 1 for each of several labels. None: GLUE's test files have no labels.
+Label = int | float | tuple[float, ...] | None
+
+
+class Example(NamedTuple):
+    """A text or a pair of texts, with its label.
+
+    Attributes:
+        index: the index or id column of a test file, otherwise a running number from 0.
+        text_a: the text, or the first of a pair.
+        text_b: the second of a pair; None where the task has single texts.
+        label: None where the file has none.
+    """
+
+    index: str
+    text_a: str
+    text_b: str | None
+    label: Label
+
+
+class Split(NamedTuple):
+    """A task's file for training, validation or test.
+
+    Attributes:
+        task: the task.
+        data_dir: the folder of its files. The user's own task has their paths and needs no folder.
+        name: train, dev or test.
+    """
+
+    task: Task
+    data_dir: str | Path
+    name: str
+
+    @property
+    def path(self) -> Path:
+        """Path of the file; raises UserError, with what to do, where there is none."""
+        task = self.task
+        data_dir = Path(self.data_dir)
+        if self.name not in task.files:
+            raise UserError(f"{task.name} has no {self.name} file, only: {', '.join(task.files)}")
+        path = data_dir / task.files[self.name]
+        # GLUE's folder for this task, or the folder of all tasks.
+        for candidate in (path, data_dir / task.folder / path.name):
+            if candidate.exists():
+                return candidate
+        if not task.folder:
+            raise UserError(f"{path} does not exist")
+        raise UserError(
+            f"no {path.name} in {self.data_dir}; fetch it with: python download_glue_data.py "
+            f"--data_dir {data_dir.parent} --tasks {task.folder}"
+        )
+
+    def rows(self, columns: Sequence[str]) -> NumberedRows:
+        """Yield the line number and the cells of each example; every row has all of `columns`.
+
+        Raises UserError for whatever is wrong with the file, and when it has no examples.
+        """
+        task, path = self.task, self.path
+        headerless = () if self.name == "test" else task.headerless
+        file_columns, rows = read_table(path, headerless)
+        require_columns(path, file_columns, columns)
+        count = 0
+        skipped_lines = []
+        for line, row in rows:
+            has_extra_cells = None in row
+            if has_extra_cells and not task.folder:
+                raise UserError(
+                    f"{path}, line {line}: more cells than the {len(file_columns)} columns"
+                )
+            missing = [name for name in columns if name not in row]
+            if not missing:
+                count += 1
+                yield line, row
+            elif task.lenient and self.name == "train":
+                skipped_lines.append(line)
+            else:
+                raise UserError(
+                    f"{path}, line {line}: no {missing[0]!r}; the row has {len(row)} of "
+                    f"{len(file_columns)} columns"
+                )
+        if skipped_lines:
+            logger.warning(
+                "%s: skipped %d short rows, the first at line %d",
+                path,
+                len(skipped_lines),
+                skipped_lines[0],
+            )
+        if count == 0:
+            raise UserError(f"{path} has no examples")
+
+    def examples(self, limit: int | None = None) -> Iterator[Example]:
+        """Yield the examples in the file's order; at most `limit`, where it is given.
+
+        Raises UserError for whatever is wrong with the file, and when it has no examples.
+        """
+        task, path = self.task, self.path
+        is_test = self.name == "test"
+        columns = task.text_columns
+        if not is_test:
+            columns += task.label_columns
+        empty_lines = []
+        for number, (line, row) in enumerate(islice(self.rows(columns), limit)):
+            texts = [row[name] for name in task.text_columns]
+            # Published files are as they are; in the user's own, an empty text may be a mistake.
+            if not task.folder and not all(text.strip() for text in texts):
+                empty_lines.append(line)
+            index = str(number)
+            if is_test:
+                index = row.get("index", row.get("id", index))
+            yield Example(
+                index=index,
+                text_a=texts[0],
+                text_b=texts[1] if len(texts) > 1 else None,
+                label=self.label(row, f"{path}, line {line}"),
+            )
+        if empty_lines:
+            logger.warning(
+                "%s: %d examples have an empty text, first at line %d",
+                path,
+                len(empty_lines),
+                empty_lines[0],
+            )
+
+    def label(self, row: Row, place: str) -> Label:
+        """Read the label of a row; None where a test file has none that the task knows.
+
+        place: the row's file and line, for an error.
+        """
+        if self.name == "test":
+            return _test_label(self.task, row, place)
+        if self.task.multi_label:
+            return _several_labels(self.task, row, place)
+        return _class_or_score(self.task, row[self.task.label_column], place)
+
+
+def read_examples(
+    task: Task, data_dir: str | Path, split: str, limit: int | None = None
+) -> list[Example]:
+    """Read the split "train", "dev" or "test"; see `Split.examples`."""
+    return list(Split(task, data_dir, split).examples(limit))
+
+
+# Labels.
+
+
+def _class_or_score(task: Task, text: str, place: str) -> int | float:
+    """Read a class id or a score from a cell; raises UserError for anything else."""
+    text = text.strip()
+    if task.is_regression:
+        score = parse_number(text)
+        if score is None or not math.isfinite(score):
+            raise UserError(f"{place}: {task.label_column} {text[:80]!r} is not a finite number")
+        return score
+    if text not in task.labels:
+        allowed = ", ".join(task.labels[:MOST_LABELS_SHOWN])
+        if len(task.labels) > MOST_LABELS_SHOWN:
+            allowed += ", …"
+        raise UserError(f"{place}: label {text[:80]!r} is not one of: {allowed}")
+    return task.labels.index(text)
+
+
+def _several_labels(task: Task, row: Row, place: str) -> tuple[float, ...]:
+    """Return 1 for each of the task's labels that a row has, else 0.
+
+    Raises UserError for a label that the task does not have, or a cell that is neither 0 nor 1.
+    """
+    if task.separator:
+        present = {_class_or_score(task, name, place) for name in split_labels(task, row)}
+        return tuple(float(number in present) for number in range(len(task.labels)))
+    words = {"true": 1.0, "false": 0.0}
+    marks = []
+    for name in task.labels:
+        text = row[name].strip().lower()
+        mark = words.get(text, parse_number(text))
+        if mark not in (0, 1):
+            raise UserError(f"{place}: {name} {text[:80]!r} is neither 0 nor 1")
+        marks.append(float(mark))
+    return tuple(marks)
+
+
+def _test_label(task: Task, row: Row, place: str) -> Label:
+    """Read the label of a test file's row; None where there is none that the task knows.
+
+    Only the user's own test files have labels: GLUE's are not published.
+    """
+    if task.multi_label:
+        has_labels = all(row.get(name, "").strip() for name in task.label_columns)
+        return _several_labels(task, row, place) if has_labels else None
+    text = row.get(task.label_column, "").strip()
+    if task.is_regression and not task.folder:
+        return parse_number(text)
+    if task.folder or text not in task.labels:
+        return None
+    return task.labels.index(text)
+
+
+def split_labels(task: Task, row: Row) -> list[str]:
+    """List the labels in a row's cell, of a task with a separator."""
+    names = [name.strip() for name in row[task.label_column].split(task.separator)]
+    return [name for name in names if name]
+
+
+def parse_number(text: str) -> float | None:
+    """Return the number that a text spells; None where it spells none."""
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,48 @@
+"""Files of predictions, as gluebenchmark.com takes them."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from elbert_base.errors import UserError
+from glue.splits import Example
+from glue.tasks import Task
+
+
+def label_text(task: Task, prediction: Any) -> str:
+    """Spell a prediction as it stands in a file.
+
+    Args:
+        prediction: a class id, which is spelled as its label; for several labels a 0 or 1 each, of
+            which those with 1 are listed; or a score, with 3 decimals (STS-B, clipped to 0…5) or
+            with 6 digits.
+
+    Raises:
+        UserError: a score that is not finite.
+    """
+    if task.multi_label:
+        # Only CSV and JSON can carry a tab or line break in a label; a submission is a TSV.
+        present = [
+            " ".join(name.split())
+            for name, is_present in zip(task.labels, prediction, strict=True)
+            if is_present
+        ]
+        return (task.separator or ",").join(present)
+    if not math.isfinite(prediction):
+        raise UserError(f"{task.name}: the predicted score is {prediction}")
+    if not task.is_regression:
+        return " ".join(task.labels[int(prediction)].split())
+    if task.score_range is None:
+        return f"{prediction:.6g}"
+    low, high = task.score_range
+    clipped = min(max(prediction, low), high)
+    return f"{clipped + 0.0:.3f}"  # + 0.0 turns -0.0 into 0.0
+
+
+def submission_text(task: Task, examples: Sequence[Example], predictions: Iterable[Any]) -> str:
+    """Format the task's official file, of index and prediction."""
+    lines = ["index\tprediction"]
+    for example, prediction in zip(examples, predictions, strict=True):
+        index = " ".join(example.index.split())
+        lines.append(f"{index}\t{label_text(task, prediction)}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,107 @@
+"""The command line of a script that works with a trained model.
+
+Flags that describe the model and its task, and that the command leaves out, are those of the
+model's training. Loads no torch.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from runs.flags import as_dict, expand_config_file, parse
+from runs.provenance import training_flags
+
+# The flags that are taken from a training.
+TASK_FLAGS = frozenset({"task_name", "data_dir"})  # for a task of GLUE
+FILE_FLAGS = frozenset({"validation_file", "test_file"})  # for a task of the user's own
+COLUMN_FLAGS = frozenset({"text_column_names", "label_column_name", "label_separator"})
+MODEL_FLAGS = frozenset({"model_type", "model_name_or_path", "max_seq_length", "do_lower_case"})
+TAKEN_FLAGS = TASK_FLAGS | FILE_FLAGS | COLUMN_FLAGS | MODEL_FLAGS
+PATH_FLAGS = FILE_FLAGS | {"data_dir"}
+
+
+def parse_with_trained_model(
+    classes: Sequence[type], description: str | None, folder_flags: Sequence[str]
+) -> tuple[Any, ...]:
+    """Read the command line of a script with a trained model, as `parse` does.
+
+    One line tells which flags were taken from the model's training, and in which flags the command
+    differs from it.
+
+    Args:
+        classes, description: see `parse`.
+        folder_flags: flags that may name the model's folder. The first is set to the folder where
+            the command leaves it out. Without any, all flags are the command's own.
+    """
+    argv = expand_config_file(sys.argv[1:])
+    model_dir = find_model_dir(argv, folder_flags)
+    flags_then = training_flags(model_dir) if model_dir else {}
+    if not flags_then:
+        return parse(classes, description, argv)
+    stated_names = {text.partition("=")[0].removeprefix("--") for text in argv}
+    shared_names = TAKEN_FLAGS & flag_names(classes) & flags_then.keys()
+    taken = flags_to_take({name: flags_then[name] for name in shared_names}, stated_names)
+    if folder_flags[0].removeprefix("--") not in stated_names:
+        taken.append(f"{folder_flags[0]}={model_dir}")
+    groups = parse(classes, description, [*taken, *argv])
+    remarks = [f"taken from it: {shlex.join(taken)}"] if taken else []
+    # Weights that a command is given are others than the training's by nature.
+    compared_names = (shared_names & stated_names) - {"model_name_or_path"}
+    flags_now = as_dict(*groups)
+    for name in sorted(compared_names):
+        if str(flags_now[name]) != str(flags_then[name]):
+            remarks.append(f"--{name} was {flags_then[name]} there, is {flags_now[name]}")
+    is_main_process = os.environ.get("RANK", "0") == "0"
+    if remarks and is_main_process:
+        print(f"{model_dir}/training.json: {'; '.join(remarks)}", flush=True)
+    return groups
+
+
+def find_model_dir(argv: Sequence[str], folder_flags: Sequence[str]) -> str | None:
+    """Find the first folder with a model among the values of some flags, in the flags' order."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for flag in folder_flags:
+        parser.add_argument(flag, nargs="*", default=[])
+    values, _ = parser.parse_known_args(argv)
+    for folders in vars(values).values():
+        for folder in folders:
+            if os.path.exists(os.path.join(folder, "config.json")):
+                return folder
+    return None
+
+
+def flag_names(classes: Sequence[type]) -> set[str]:
+    """Return the names of all flags of some classes of settings."""
+    names = set()
+    for settings_class in classes:
+        names.update(entry.name for entry in fields(settings_class))
+    return names
+
+
+def flags_to_take(flags_then: Mapping[str, Any], stated_names: Collection[str]) -> list[str]:
+    """List those flags of a training that a command takes from it.
+
+    They are flags that the command leaves out. Beside another task, or other files, the training's
+    do not count, and neither do files that are no longer there.
+
+    Args:
+        flags_then: values of the training's flags, by name.
+        stated_names: flags of the command.
+    """
+    left_aside = set(stated_names)
+    if not FILE_FLAGS.isdisjoint(stated_names):
+        left_aside |= TASK_FLAGS
+    if "task_name" in stated_names:
+        left_aside |= FILE_FLAGS | COLUMN_FLAGS
+    flags = []
+    for name in sorted(flags_then.keys() - left_aside):
+        value = flags_then[name]
+        is_gone = name in PATH_FLAGS and not os.path.exists(str(value))
+        if not value or is_gone:
+            continue
+        flags.append(f"--{name}" if value is True else f"--{name}={value}")
+    return flags

@@ -1,0 +1,85 @@
+"""What an evaluation says of each class, against scikit-learn, and of suspect answers."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score, precision_score, recall_score
+
+from answers.figures import confusion_figure, save_figure
+from answers.scores import NO_EXITS, class_scores, remark_lines, remarks
+from glue.tasks import TASKS, Task
+
+THREE = Task("custom", "", "custom.tsv", labels=("bad", "good", "so so"))
+LABELS = np.array([0, 0, 1, 1, 1, 2])
+ANSWERS = np.array([0, 1, 1, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("name", "score"), [("precision", precision_score), ("recall", recall_score), ("f1", f1_score)]
+)
+def test_each_class_has_scikit_learns_scores(name, score):
+    scores = class_scores(THREE, ANSWERS, LABELS)
+    ours = [getattr(scores.classes[label], name) for label in THREE.labels]
+    assert ours == pytest.approx(score(LABELS, ANSWERS, average=None, zero_division=0))
+    assert [scores.classes[label].examples for label in THREE.labels] == [2, 3, 1]
+    assert scores.macro_f1 == pytest.approx(f1_score(LABELS, ANSWERS, average="macro"))
+
+
+def test_the_confusion_has_a_row_a_label_and_is_a_picture(tmp_path):
+    confusion = class_scores(THREE, ANSWERS, LABELS).confusion
+    assert confusion == [[1, 1, 0], [1, 2, 0], [0, 1, 0]]
+    save_figure(confusion_figure(confusion, THREE.labels), tmp_path / "confusion.png")
+    assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_regression_has_no_classes():
+    scores = class_scores(TASKS["sts-b"], LABELS, LABELS)
+    assert scores.as_json() == {}
+    assert scores.lines() == []
+
+
+def test_a_class_may_be_called_as_a_row_of_a_report():
+    """scikit-learn's report has rows `accuracy` and `macro avg` of its own."""
+    task = Task("custom", "", "custom.tsv", labels=("accuracy", "macro avg", "price"))
+    scores = class_scores(task, ANSWERS, LABELS)
+    expected = recall_score(LABELS, ANSWERS, average=None, zero_division=0).tolist()
+    written = json.loads(json.dumps(scores.as_json()))
+    assert list(written["classes"]) == ["accuracy", "macro avg", "price"]
+    for name, recall, line in zip(task.labels, expected, scores.lines()[:3], strict=True):
+        assert written["classes"][name]["recall"] == pytest.approx(recall)
+        assert line.startswith(f"{name}: ")
+        assert f"recall {recall:.4f}" in line
+
+
+@pytest.mark.parametrize(
+    ("task", "answers", "labels", "exits", "expected"),
+    [
+        (THREE, [0, 1, 2, 1], [0, 1, 2, 0], [1, 2, 3, 3], []),
+        (THREE, [0, 1, 2, 1], [0, 1, 2, 0], [3, 3, 3, 3], ["no example exits early"]),
+        (THREE, [1, 1, 1, 1], [0, 1, 2, 1], None, ["all examples get the answer 'good'"]),
+        (THREE, [0, 1, 1, 1, 0], [0, 1, 2, 1, 0], None, ["class 'so so' is never answered: 1"]),
+        (THREE, [1, 0, 2, 1], [0, 1, 2, 1], None, ["acc 0.5000 is at chance: always answering"]),
+        (TASKS["cola"], [0, 1, 0, 1], [0, 0, 1, 1], None, ["mcc 0.0000 is at chance"]),
+        (TASKS["sts-b"], [2.0, 2.0], [1.0, 3.0], None, ["all examples get the answer 2"]),
+    ],
+)
+def test_a_suspect_result_is_said(task, answers, labels, exits, expected):
+    exit_layer = None if exits is None else np.array(exits)
+    texts = remarks(task, np.array(answers), np.array(labels), exit_layer, layers=3)
+    assert len(texts) == len(expected)
+    for text, beginning in zip(texts, expected, strict=True):
+        assert text.startswith(beginning)
+
+
+def test_a_label_that_is_never_answered_is_said():
+    task = Task("own", "", "own.tsv", labels=("a", "b"), metric="f1_micro", multi_label=True)
+    answers = np.array([[True, False], [False, False]])
+    labels = np.array([[1.0, 1.0], [0.0, 0.0]])
+    assert remarks(task, answers, labels) == ["label 'b' is never answered"]
+
+
+def test_where_nothing_exits_the_command_that_helps_is_named():
+    first, second = remark_lines([NO_EXITS, "another"], "out/RTE")
+    assert "sweep_exits.py --model_dir out/RTE --pick" in first
+    assert second == "suspect: another"

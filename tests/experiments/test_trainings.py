@@ -1,0 +1,55 @@
+"""Names and flags of the trainings: recordings are found by them."""
+
+from collections import Counter
+
+from experiments.comparison.recordings import STARTS
+from experiments.comparison.trainings import Run, queue
+
+
+def test_names_of_recordings():
+    names = {
+        Run("shared", 1): "SST-2-shared-exits-1",
+        Run("untied", 2, 3): "SST-2-untied-3-2",
+        Run("untied", 1, 4, data="all"): "SST-2-all-untied-4-1",
+        Run("act", 3, price=5e-4): "SST-2-act-tau0.0005-3",
+        Run("pondernet", 1, price=0.5): "SST-2-pondernet-beta0.5-1",
+        Run("pondernet", 1, price=0.1, prior=0.2): "SST-2-pondernet-beta0.1-prior0.2-1",
+        Run("untied", 2, 4, data="SICK", recipe="taught"): "SICK-untied-4-taught-2-test",
+        Run("untied", 7, 4, 5e-5, data="SICK"): "SICK-untied-4-rate5e-05-7-dev",
+        Run("untied", 1, data="STS-B", recipe="equal"): "STS-B-untied-exits-equal-1",
+    }
+    assert {run: run.name for run in names} == names
+
+
+def test_flags_of_a_training_with_an_exit_after_each_layer():
+    run = Run("untied", 1, recipe="taught")
+    assert run.start == "untied-6"
+    assert " ".join(run.flags) == (
+        "--task_name SST-2 --num_train_epochs 2 --do_train --do_lower_case "
+        "--per_gpu_train_batch_size 32 --warmup_steps 50 --save_steps 0 --overwrite_output_dir "
+        "--model_type elbert --set pooler_input=mean num_exit_layers=6 weight_name=equal "
+        "use_out_pooler=false --learning_rate 0.0001 --seed 1 --bf16 --num_train_epochs 1"
+    )
+
+
+def test_flags_of_a_training_to_a_depth_and_of_one_that_learns_to_halt():
+    truncated = Run("shared", 2, 3)
+    assert truncated.start == "shared-3"
+    assert "weight_name=dyn w_init=-30 w_lr=0 --max_grad_norm 3" in " ".join(truncated.flags)
+    halting = Run("pondernet", 1, price=0.03, prior=0.1)
+    assert halting.start == "still-6"
+    assert halting.flags[-7:] == [
+        "kl_penalty_factor=0.005",
+        "target_halt_probability=0.1",
+        "--learning_rate",
+        "0.0001",
+        "--seed",
+        "1",
+        "--bf16",
+    ]
+
+
+def test_every_training_is_queued_once_and_starts_from_an_encoder_that_is_made():
+    runs = list(queue())
+    assert max(Counter(run.name for run in runs).values()) == 1
+    assert {run.start for run in runs} <= STARTS.keys()

@@ -1,0 +1,81 @@
+"""A command with a trained model takes what it leaves out from the model's training."""
+
+import json
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from runs.flags import option
+from runs.settings import DataSettings
+from runs.trained_flags import parse_with_trained_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Folders."""
+
+    output_dir: str = option("", "folder of the model")
+    model_name_or_path: str = option("", "folder of the weights")
+
+
+@pytest.fixture
+def parsed(tmp_path, monkeypatch):
+    """`parsed(*flags)`: data flags and places, beside a training with these flags."""
+    dev = tmp_path / "dev.csv"
+    dev.write_text("sentence1,label\n")
+    flags = {
+        "data_dir": str(tmp_path),
+        "task_name": "RTE",
+        "max_seq_length": 32,
+        "learning_rate": 0.5,  # no flag of these classes
+        "validation_file": None,
+        "test_file": str(tmp_path / "gone.csv"),
+    }
+    (tmp_path / "training.json").write_text(json.dumps({"provenance": {"flags": flags}}))
+    (tmp_path / "config.json").write_text("{}")
+
+    def parse(*flags) -> tuple[DataSettings, Places]:
+        monkeypatch.setattr(sys, "argv", ["script", *map(str, flags)])
+        return parse_with_trained_model(
+            [DataSettings, Places], None, ["--output_dir", "--model_name_or_path"]
+        )
+
+    return parse
+
+
+@pytest.mark.parametrize("flag", ["--output_dir", "--model_name_or_path"])
+def test_what_is_left_out_is_the_trainings(flag, parsed, tmp_path, capsys):
+    data, places = parsed(flag, tmp_path)
+    assert (data.task_name, data.data_dir, data.max_seq_length) == ("RTE", str(tmp_path), 32)
+    assert data.test_file is None  # it is no longer there
+    assert places.output_dir == str(tmp_path)
+    line = capsys.readouterr().out
+    assert line.startswith(f"{tmp_path}/training.json: taken from it: --data_dir=")
+    assert line.count("\n") == 1
+
+
+def test_a_flag_of_the_command_wins_and_the_difference_is_told(parsed, tmp_path, capsys):
+    data, _ = parsed("--output_dir", tmp_path, "--max_seq_length=64")
+    assert data.max_seq_length == 64
+    assert "--max_seq_length was 32 there, is 64" in capsys.readouterr().out
+
+
+def test_beside_the_users_own_file_the_trainings_task_does_not_count(parsed, tmp_path):
+    own = ("--validation_file", tmp_path / "dev.csv")
+    data, _ = parsed("--output_dir", tmp_path, *own)
+    assert (data.task_name, data.data_dir, data.max_seq_length) == (None, None, 32)
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_only_the_main_process_tells(rank, parsed, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("RANK", rank)
+    parsed("--output_dir", tmp_path)
+    assert bool(capsys.readouterr().out) == (rank == "0")
+
+
+def test_without_a_model_all_flags_are_the_commands_own(parsed, tmp_path, capsys):
+    data, places = parsed("--output_dir", tmp_path / "none", "--task_name", "MRPC")
+    assert (data.task_name, data.max_seq_length) == ("MRPC", 128)
+    assert places.output_dir == str(tmp_path / "none")
+    assert capsys.readouterr().out == ""
