@@ -94,7 +94,7 @@ class AdaptiveDepth(Mode):
 
     def run(self, job: Job, features: Features) -> Batches:
         """Answer batches of neighbours in length, by the model or an exported file."""
-        longest = int(features.lengths.max())
+        longest = int(job.features.lengths.max())  # over the examples of all processes
         updates = partial(token_updates, longest=longest)
         return answers_in_batches(job, features, job.file or job.model, updates)
 

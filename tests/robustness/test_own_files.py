@@ -256,7 +256,6 @@ def test_a_result_belongs_to_the_model_the_data_and_the_rule_that_gave_it(
             found = {name: held for name, held in found.items() if not name.startswith("sweep")}
         assert found == before
         shutil.rmtree(trained / "sweep", ignore_errors=True)
-        shutil.rmtree(trained / "sweep", ignore_errors=True)
 
 
 def test_a_file_given_by_its_path_lands_there_from_any_working_folder(tmp_path, monkeypatch):

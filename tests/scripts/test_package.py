@@ -124,6 +124,7 @@ def test_an_import_of_the_package_makes_all_modes_known(installed):
     code = """
 import os
 from pathlib import Path
+os.environ.pop("GOMP_SPINCOUNT", None)  # of a script in the tests' own process
 import elbert, transformers
 for name in ("elbert", "ponder_albert", "albert_act"):
     config = transformers.AutoConfig.for_model(name, vocab_size=9, embedding_size=4, hidden_size=4,
