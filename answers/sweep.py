@@ -262,11 +262,22 @@ def sweep(config: EarlyExitConfig, grids: Grids, recording: Recording, task: Tas
         grids=grids,
         settings=settings,
         exit_layer=np.concatenate(exits),
-        predictions=recording.predictions,
+        predictions=exit_predictions(config, recording),
         labels=recording.labels,
         seconds=None if seconds is None else seconds.T.numpy(),
         flops=recording.flops,
     )
+
+
+def exit_predictions(config: EarlyExitConfig, recording: Recording) -> np.ndarray:
+    """Return class ids, or values, of an exit at every layer: (layers, examples).
+
+    They are the recorded ones, unless the configuration recalibrates them.
+    """
+    if not config.exit_keys().get("exit_calibration"):
+        return recording.predictions
+    answers = layer_answers(config.exit_rule(), recording.tensors)
+    return predictions_of(answers, multi_label=recording.labels.ndim > 1)
 
 
 def scan_settings(

@@ -20,7 +20,7 @@ from elbert_base.keys import MODE_KEYS, SIZES, KeyTable, checked, float_key, gri
 
 from .exits.rules import RULES as ELBERT_RULES
 from .ponder.rules import RULES as PONDER_RULES
-from .rules import AnyRule, EachLabel, ExitRule
+from .rules import AnyRule, EachLabel, ExitRule, Recalibrated
 
 MAKES_ONE = "; of a BERT, share_layers.py makes one layer"
 HEAD_WIDTH = 128  # published width of a ponder model's heads between their two layers
@@ -212,7 +212,9 @@ class EarlyExitConfig(AdaptiveConfig):
         values = configured | setting
         rule_class = self.exit_rules()[values[self.rule_key]]
         rule = rule_class(**{name: values[name] for name in rule_class.reads if name in values})
-        return EachLabel(rule) if self.is_multi_label else rule
+        wrapped = EachLabel(rule) if self.is_multi_label else rule
+        calibration = values.get("exit_calibration")
+        return Recalibrated(wrapped, calibration, self.label_count) if calibration else wrapped
 
     def keys_read(self, **setting: Any) -> Setting:
         """Return the rule's name, first, and the exit keys that it reads."""

@@ -21,6 +21,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
+from elbert_base.errors import UserError
+
 # What an example carries from layer to layer: a tensor or a tuple of tensors, batch first; or ().
 State = Any
 Outcome = tuple[State, Tensor]  # the new state; who exits, (batch,) or (settings, batch) bool
@@ -133,8 +135,11 @@ class ExitRule:
         """Answer of an exit, (batch, classes), given the newest layer and the state after it."""
         return seen.logits
 
-    def by_window(self, seen: LayerOutput) -> Tensor:
-        """Tell which of the exits here a confidence window decides: (batch,) bool."""
+    def by_window(self, seen: LayerOutput, state: State) -> Tensor:
+        """Tell which of the exits here a confidence window decides: (batch,) bool.
+
+        state: after the layer.
+        """
         return torch.zeros(len(seen.logits), dtype=torch.bool, device=seen.logits.device)
 
 
@@ -183,9 +188,9 @@ class EachLabel:
         """Answer of an exit, (batch, labels): the newest layer's."""
         return seen.logits
 
-    def by_window(self, seen: LayerOutput) -> Tensor:
+    def by_window(self, seen: LayerOutput, state: State) -> Tensor:
         """Tell which of the exits here a window decides for some label: (batch,) bool."""
-        of_labels = self.rule.by_window(self.of_labels(seen))
+        of_labels = self.rule.by_window(self.of_labels(seen), state)
         return of_labels.unflatten(-1, (-1, seen.logits.shape[-1])).any(-1)
 
     def of_labels(self, seen: LayerOutput) -> LayerOutput:
@@ -204,7 +209,89 @@ class EachLabel:
         return tree_map(lambda x: x.unflatten(0, (-1, labels)), state)
 
 
-AnyRule = ExitRule | EachLabel  # what `EarlyExitConfig.exit_rule` makes
+class Recalibrated:
+    """A rule that reads, and answers with, recalibrated logits.
+
+    Each layer has an affine map of its own, fitted to labelled examples after training. Of classes
+    it is matrix scaling (Guo et al., 2017), of the logits' log-softmax: with two classes, beta
+    calibration (Kull et al., 2017). Of several labels, each label has a slope and a bias. A
+    predicted value is mixed with the recalibrated value of the layer before, so that an exit's
+    answer rests on all layers so far. A rule's `logits` are then the recalibrated ones. It has the
+    methods of a rule that callers use.
+
+    The state is the newest recalibrated logits, (batch, classes), and the rule's own state.
+
+    Args:
+        rule: of class probabilities, of several labels, or of values.
+        rows: a row for each layer, of classes · (1 + classes) numbers, class by class: its bias,
+            then a slope for each class's log-probability; of 3 for a value: its bias, the slope of
+            this layer's value and that of the value before.
+        classes: how many logits an answer has.
+
+    Raises:
+        UserError: the rows have another length.
+    """
+
+    def __init__(self, rule: "ExitRule | EachLabel", rows: list[list[float]], classes: int) -> None:
+        self.rule = rule
+        self.reads = rule.reads
+        self.signals = rule.signals
+        self.inputs = rule.inputs
+        self.cause = rule.cause
+        self.never_exits = rule.never_exits
+        self.settings_shape = rule.settings_shape
+        self.classes = classes
+        width = calibration_width(classes)
+        if {len(row) for row in rows} != {classes * width}:
+            raise UserError(
+                f"exit_calibration has rows of {sorted({len(row) for row in rows})} numbers: "
+                f"{classes * width} fit {classes} outputs; fit it again with sweep_exits.py "
+                "--rules optimal_stopping --pick …"
+            )
+        self.maps = torch.tensor(rows).view(len(rows), classes, width)
+
+    def start(self, size: Size, inputs: Tensors) -> State:
+        """Make the state of `size.batch` examples at depth 0, as `ExitRule.start`."""
+        answers = torch.zeros(size.batch, size.classes, device=size.device)
+        return answers, self.rule.start(size, inputs)
+
+    def decide(self, seen: LayerOutput, state: State, depth: Tensor) -> Outcome:
+        """Return the state one layer later, and who exits, as `ExitRule.decide`."""
+        answers_before, rule_state = state
+        answers = self.recalibrate(seen.logits, answers_before, depth)
+        rule_state, exit_mask = self.rule.decide(seen._replace(logits=answers), rule_state, depth)
+        return (answers, rule_state), exit_mask
+
+    def recalibrate(self, logits: Tensor, answers_before: Tensor, depth: Tensor) -> Tensor:
+        """Map one layer's logits (batch, classes) to recalibrated ones.
+
+        answers_before: recalibrated, of the layer before; depth: (batch,) int64, 1-based.
+        """
+        maps = self.maps.to(logits.device)
+        maps = maps[(depth - 1).clamp(max=len(maps) - 1)]  # (batch, classes, 1 + inputs)
+        if self.classes == 1:
+            inputs = torch.cat([logits, answers_before], -1)
+        else:
+            inputs = logits if isinstance(self.rule, EachLabel) else logits.log_softmax(-1)
+        return maps[..., 0] + (maps[..., 1:] * inputs[:, None]).sum(-1)
+
+    def answer(self, seen: LayerOutput, state: State) -> Tensor:
+        """Answer of an exit, (batch, classes): recalibrated, or what the rule makes of that."""
+        answers, rule_state = state
+        return self.rule.answer(seen._replace(logits=answers), rule_state)
+
+    def by_window(self, seen: LayerOutput, state: State) -> Tensor:
+        """Tell which of the exits here a confidence window decides: (batch,) bool."""
+        answers, rule_state = state
+        return self.rule.by_window(seen._replace(logits=answers), rule_state)
+
+
+def calibration_width(classes: int) -> int:
+    """Return how many numbers of a calibration belong to one class: a bias, and its slopes."""
+    return 3 if classes == 1 else 1 + classes
+
+
+AnyRule = ExitRule | EachLabel | Recalibrated  # what `EarlyExitConfig.exit_rule` makes
 
 
 def per_class(setting: Number) -> Number:
@@ -289,5 +376,7 @@ def scan_answers(rule: AnyRule, recorded: Tensors) -> tuple[Tensor, Tensor]:
 
 def exits_by_window(rule: AnyRule, recorded: Tensors, exit_layer: Tensor) -> Tensor:
     """Tell which of the exits at these layers, (batch,), a window decided: (batch,) bool."""
-    by_layer = torch.stack([rule.by_window(seen) for seen, _, _ in replay(rule, recorded)])
+    by_layer = torch.stack(
+        [rule.by_window(seen, state) for seen, state, _ in replay(rule, recorded)]
+    )
     return by_layer[exit_layer - 1, torch.arange(len(exit_layer))]

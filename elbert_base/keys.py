@@ -144,7 +144,19 @@ SIZES = {name: shape_key(None, "a size", 1, 10**7) for name in SIZE_NAMES.split(
 # teacher_share, teacher_temperature, correction_rank, and the rules patience and learnt.
 
 # The names in RULES of elbert/exits/rules.py, which loads torch.
-RULE_NAMES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience", "learnt")
+RULE_NAMES = (
+    "entropy",
+    "logits",
+    "max_prob",
+    "bias_1",
+    "bias_2",
+    "bias_3",
+    "patience",
+    "learnt",
+    "optimal_stopping",
+)
+# Prices of computation that optimal_stopping is fitted for: 0, then in equal ratios to 3.
+PRICES = (0.0, *(round(0.02 * 150 ** (step / 31), 4) for step in range(32)))
 POOLER_INPUTS = ("cls", "cls-mean", "cls-max", "mean", "max", "mean-max")
 
 # Keys that every exit rule reads, in every mode that has rules (docs/extending.md adds one).
@@ -170,6 +182,17 @@ EXIT_KEYS = {
         "lead", "the window follows the leading class, or class 0", choices=("lead", "class0")
     ),
     "learnt_weights": Key(ROWS, [], "weights of the rule `learnt`, a row for each layer"),
+    "exit_price": float_key(
+        0.1,
+        "price of a pass through all layers, in shares of right answers, for optimal_stopping",
+        0,
+        1000,
+        grid=",".join(map(str, PRICES)),
+    ),
+    "stopping_thresholds": Key(
+        ROWS, [], "thresholds of optimal_stopping: a price, then one for each layer but the last"
+    ),
+    "exit_calibration": Key(ROWS, [], "recalibration of the exits' logits, a row for each layer"),
     **SHARED_EXIT_KEYS,
 }
 ELBERT_KEYS = {
@@ -178,6 +201,11 @@ ELBERT_KEYS = {
     "weight_name": str_key("dyn", "exits' loss weights: learned, or 1", choices=("dyn", "equal")),
     "w_init": float_key(4.0, "initial W of the learned weights σ(W)"),
     "w_lr": float_key(0.01, "constant learning rate of W, for weight_name dyn", 0),
+    "exit_lr_factor": float_key(
+        1.0,
+        "learning rate of the exits' poolers and classifiers, as a multiple of --learning_rate",
+        0,
+    ),
     "label_smoothing": float_key(
         0.0, "share of each label spread over all classes, in the losses of all exits", 0, 1
     ),

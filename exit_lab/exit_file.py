@@ -39,6 +39,9 @@ def write_exit_file(directory: Path, job: Job, swept: Sweep, setting: Setting) -
         old = read_exit_file(path)
         content = {name: value for name, value in old.items() if name not in exit_keys}
     content.update(setting)
+    calibration = swept.config.exit_keys().get("exit_calibration")
+    if calibration:
+        content["exit_calibration"] = calibration  # which all rules read
     content["provenance"] = job.origin.provenance.as_json()
     write_json(path, content)
     print(f"written to {path}; the next evaluation of {directory} uses it")

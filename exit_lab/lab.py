@@ -16,7 +16,7 @@ from answers.scores import remarks
 from answers.sweep import Grids, Recording, Sweep, make_grids, sweep, sweepable
 from elbert.configuration import EarlyExitConfig
 from elbert.cpu_packing import cast_layers, dtype_of
-from elbert.rules import certainty, exit_scores, scan
+from elbert.rules import certainty, exit_scores, layer_answers, scan
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import Setting
 from elbert_base.files import resolve_within
@@ -28,7 +28,8 @@ from exit_lab.figures import frontier_figure
 from exit_lab.frontiers import frontier_set
 from exit_lab.learnt import fit_learnt
 from exit_lab.recording import RECORDING, load_or_record
-from exit_lab.settings import SweepRequest
+from exit_lab.settings import LEARNT, OPTIMAL_STOPPING, SweepRequest
+from exit_lab.stopping import fit_stopping
 from exit_lab.tables import write_tables
 from exit_lab.verify import verify
 from glue.splits import Example, Split
@@ -150,7 +151,9 @@ def sweep_model(lab: Lab, recording: Recording) -> None:
     """Sweep one model, pick a setting where --pick asks for one, and write all results."""
     flags, goal = lab.request.sweep, lab.request.choice.goal()
     config: EarlyExitConfig = lab.job.config
-    if flags.fits_learnt:
+    if OPTIMAL_STOPPING in flags.fitted_rules:
+        config = fit_stopping(config, recording, lab.parts.calibration)
+    if LEARNT in flags.fitted_rules:
         config = fit_learnt(config, recording, lab.parts.calibration)
     swept = sweep(config, lab.grids, recording, lab.job.task)
     start, choice = own_setting(config), None  # start: the setting that the explorer shows first
@@ -190,7 +193,8 @@ def write_figures(lab: Lab, recording: Recording, swept: Sweep, start: Setting) 
     task, results = lab.job.task, RunFolder(lab.output)
     fronts = frontier_set(swept, lab.parts, BAND_RESAMPLES, lab.seed)
     save_figure(frontier_figure(fronts, task), lab.output / "frontier.png", results)
-    scores = exit_scores(recording.tensors["all_logits"], task.multi_label)
+    answers = layer_answers(swept.config.exit_rule(), recording.tensors)
+    scores = exit_scores(answers, task.multi_label)
     page = explorer_page(
         swept,
         lab.examples,

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from answers.sweep import Recording
+from answers.sweep import Recording, exit_predictions
 from elbert.configuration import EarlyExitConfig
 from elbert.exits.rules import Learnt
-from elbert.rules import EachLabel, LayerOutput, Size
+from elbert.rules import EachLabel, LayerOutput, Recalibrated, Size, layer_answers
 from exit_lab.settings import LEARNT
 
 
@@ -34,10 +34,12 @@ def fit_weights(
 
     rows: numbers of the examples.
     """
-    logits = recording.tensors["all_logits"][:, rows]  # (layers, examples, classes)
-    predictions = recording.predictions[:, rows]  # (layers, examples)
-    labels = recording.labels[rows]
     rule = config.exit_rule(**{config.rule_key: LEARNT})
+    logits = layer_answers(rule, recording.tensors)[:, rows]  # (layers, examples, classes)
+    predictions = exit_predictions(config, recording)[:, rows]  # (layers, examples)
+    labels = recording.labels[rows]
+    if isinstance(rule, Recalibrated):
+        rule = rule.rule  # the logits are recalibrated by now
     if isinstance(rule, EachLabel):
         logits = torch.stack([rule.of_labels(LayerOutput(answers)).logits for answers in logits])
         predictions = predictions.reshape(len(logits), -1)

@@ -12,7 +12,10 @@ from runs.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, option
 from runs.settings import DevSettings
 
 PART = Allowed(low=0.01, high=0.99)
-LEARNT = "learnt"  # the exit rule that a sweep fits to recorded answers where --rules names it
+LEARNT = "learnt"
+OPTIMAL_STOPPING = "optimal_stopping"
+# The exit rules that a sweep fits to recorded answers where --rules names them.
+FITTED_RULES = (LEARNT, OPTIMAL_STOPPING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +46,9 @@ class SweepSettings:
     )
 
     @property
-    def fits_learnt(self) -> bool:
-        """Tell whether the rule `learnt` is fitted before it is swept."""
-        return LEARNT in (self.rules or ())
+    def fitted_rules(self) -> list[str]:
+        """List the rules that are fitted before they are swept."""
+        return [rule for rule in FITTED_RULES if rule in (self.rules or ())]
 
 
 @dataclass(kw_only=True)
@@ -98,9 +101,10 @@ class SweepRequest(NamedTuple):
         """Raise UserError for flags that do not go together."""
         goal = self.choice.goal()
         self.check_models(goal)
-        if isinstance(goal, MaxRisk) and self.sweep.fits_learnt:
+        if isinstance(goal, MaxRisk) and self.sweep.fitted_rules:
             raise UserError(
-                "--rules learnt fits the rule on the examples that choose, so --pick risk has no "
+                f"--rules {' '.join(self.sweep.fitted_rules)} fits the rule on the examples that "
+                "choose, so --pick risk has no "
                 "guarantee: fit it with max_drop on other examples first, then leave --rules out"
             )
         if isinstance(goal, MaxLatency) and self.data.batch_size > 1:

@@ -16,6 +16,7 @@ OWN_RATES = {
     "exit_weights": "w_lr",  # W, which weighs the losses of ELBERT's exits
     "ponder.": "lambda_lr",  # the halting head of a ponder model
 }
+EXITS = "albert.encoder.exit_out_"  # poolers and classifiers, which learn at `exit_lr_factor`
 CONSTANT = "exit_weights"  # whose rate follows no schedule, and whose gradients are not clipped
 NOT_DECAYED = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights")  # ends of names
 
@@ -23,7 +24,8 @@ NOT_DECAYED = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights") 
 def make_optimizer(model: PreTrainedModel, training: Schedule) -> torch.optim.Optimizer:
     """Make AdamW or LAMB over a model's parameters, in the published groups.
 
-    Biases and layer norms have no weight decay. The groups of `OWN_RATES` come behind the others.
+    Biases and layer norms have no weight decay. The groups with learning rates of their own come
+    behind the others.
 
     LAMB is the published one (You et al. 2020, version 3, and ALBERT's): decay is a part of the
     update whose norm the trust ratio takes, moments are not corrected for their bias, no norm is
@@ -68,7 +70,7 @@ def parameter_groups(
         members.setdefault((prefix, decays), []).append(parameter)
     groups = []
     for (prefix, decays), parameters in members.items():
-        rate = getattr(model.config, OWN_RATES[prefix]) if prefix else learning_rate
+        rate = learning_rate_of(prefix, model.config, learning_rate)
         groups.append(
             {
                 "params": parameters,
@@ -82,11 +84,22 @@ def parameter_groups(
 
 
 def own_rate_prefix(name: str, config: object) -> str:
-    """Find which of `OWN_RATES` a parameter's learning rate is; "" if it is everybody's."""
+    """Find how the name of a parameter with a learning rate of its own begins; "" without one."""
     for prefix, key in OWN_RATES.items():
         if name.startswith(prefix) and getattr(config, key, None) is not None:
             return prefix
+    if name.startswith(EXITS) and getattr(config, "exit_lr_factor", 1.0) != 1:
+        return EXITS
     return ""
+
+
+def learning_rate_of(prefix: str, config: Any, learning_rate: float) -> float:
+    """Return the learning rate of the parameters that `own_rate_prefix` sorts under `prefix`."""
+    if not prefix:
+        return learning_rate
+    if prefix == EXITS:
+        return learning_rate * config.exit_lr_factor
+    return getattr(config, OWN_RATES[prefix])
 
 
 def make_schedule(

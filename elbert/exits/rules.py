@@ -4,7 +4,8 @@ A rule is a class here, a row of `RULES` at the end, and its name in RULE_NAMES 
 `elbert_base/keys.py`. Its annotations are the exit keys that it reads.
 
 Sources: ELBERT (Xie et al., 2021) for bias_1/2/3; DeeBERT (Xin et al., 2020) for entropy; PABEE
-(Zhou et al., 2020) for patience; BERxiT (Xin et al., 2021) for learnt, which reads hidden states.
+(Zhou et al., 2020) for patience; BERxiT (Xin et al., 2021) for learnt, which reads hidden states;
+Longstaff and Schwartz (2001) for the fit of optimal_stopping, `exit_lab/stopping.py`.
 """
 
 import math
@@ -94,7 +95,7 @@ class WindowRule(ExitRule):
 
     cnt_thres: Count
 
-    def by_window(self, seen: LayerOutput) -> Tensor:
+    def by_window(self, seen: LayerOutput, state: State) -> Tensor:
         return torch.ones(len(seen.logits), dtype=torch.bool, device=seen.logits.device)
 
 
@@ -111,7 +112,7 @@ class SameLeader(WindowRule):
     window_score: str
     cause = "entropy"
 
-    def by_window(self, seen: LayerOutput) -> Tensor:
+    def by_window(self, seen: LayerOutput, state: State) -> Tensor:
         return ~self.is_sure(self.scores(seen.logits))
 
     def is_sure(self, scores: Tensor) -> Tensor:
@@ -317,6 +318,75 @@ class LearntOfValues(Learnt):
         return torch.cat((scores, scores.square(), (scores - scores_before).abs()), -1)
 
 
+class OptimalStopping(ExitRule):
+    """optimal_stopping: the doubt is below this layer's own threshold at a price of computation.
+
+    The doubt is 1 less the largest class probability. A row of `stopping_thresholds` is a price,
+    then the threshold of every layer but the last at that price; rows are in rising order of price,
+    and between two prices thresholds are interpolated. The state is the depth, (batch,), and the
+    newest scores, (batch, classes). Without rows no example exits.
+    """
+
+    exit_price: Number
+    stopping_thresholds: list[list[float]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rows = self.stopping_thresholds
+        if not rows or {len(row) for row in rows} != {len(rows[0])} or len(rows[0]) < 2:
+            self.never_exits = (
+                "it is not fitted: sweep_exits.py --rules optimal_stopping --pick … does that"
+            )
+            rows = [[0.0, -1.0]]  # no doubt is below −1
+        table = torch.tensor(rows)  # (prices, 1 + layers − 1)
+        self.thresholds = interpolate(self.exit_price, table[:, 0], table[:, 1:])
+
+    def start(self, size: Size, inputs: Tensors) -> State:
+        one_setting = size._replace(settings=())
+        return one_setting.zeros(), one_setting.zeros(size.classes).float()
+
+    def step(self, seen: LayerOutput, state: State) -> Outcome:
+        depth, scores_before = state
+        scores = self.scores(seen.logits)
+        thresholds = self.thresholds.to(scores.device)
+        layer = depth.clamp(max=thresholds.shape[-1] - 1)
+        exit_mask = self.doubt(scores, scores_before, depth) < thresholds[..., layer]
+        return (depth + 1, scores), exit_mask
+
+    def doubt(self, scores: Tensor, scores_before: Tensor, depth: Tensor) -> Tensor:
+        """Compute how doubtful the answers are: (batch,).
+
+        scores, scores_before: (batch, classes), of this layer and of the one before; depth:
+        (batch,), layers before this one.
+        """
+        return 1 - scores.amax(-1)
+
+
+class OptimalStoppingOfValues(OptimalStopping):
+    """optimal_stopping for regression: the doubt is how far the value moved since the layer before.
+
+    At the first layer it is 0, so that all examples exit there, or none.
+    """
+
+    def doubt(self, scores: Tensor, scores_before: Tensor, depth: Tensor) -> Tensor:
+        moved = (scores - scores_before).abs().amax(-1)
+        return moved.masked_fill(depth == 0, 0.0)
+
+
+def interpolate(place: Number, places: Tensor, values: Tensor) -> Tensor:
+    """Interpolate between rows of values, linearly: (columns,), or (settings, columns).
+
+    place: a number, or (settings, 1) of them; outside of `places` the nearest row holds.
+    places: (rows,), rising. values: (rows, columns).
+    """
+    # A weighted sum instead of a search, so that it can be exported with `place` as an input. At
+    # one of `places` its row has the weight 1 and all others 0: the threshold is exact.
+    place = torch.as_tensor(place, dtype=torch.float)
+    passed = ((place - places[:-1]) / places.diff()).clamp(0, 1)  # (settings, rows − 1)
+    weights = F.pad(passed, (1, 0), value=1.0) - F.pad(passed, (0, 1))
+    return (weights[..., None] * values).sum(-2)
+
+
 # By name: the rule over class probabilities, and the one over predicted values.
 RULES = {
     "entropy": (Entropy, NeverExits),
@@ -327,4 +397,5 @@ RULES = {
     "bias_3": (SteadyLeader, SteadyValue),
     "patience": (Patience, PatienceOfValues),
     "learnt": (Learnt, LearntOfValues),
+    "optimal_stopping": (OptimalStopping, OptimalStoppingOfValues),
 }

@@ -1,0 +1,257 @@
+"""Fitting the exit rule `optimal_stopping`, and the recalibration that it reads.
+
+When is one more layer worth its price? Backward induction answers this from labelled examples, from
+the last layer to the first (Longstaff and Schwartz, 2001): at each layer a regression on the doubt
+predicts what going on gains, in right answers, less what it costs. An example exits where nothing
+is gained. The gain falls as the doubt falls, so each layer gets one threshold. The price of
+computation is the only number to choose.
+"""
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit
+from torch import Tensor
+from torch.nn import functional as F
+
+from answers.sweep import Recording
+from elbert.configuration import EarlyExitConfig
+from elbert.exits.rules import RULES, OptimalStopping, log_odds
+from elbert.rules import exit_scores, layer_answers
+from elbert_base.keys import PRICES
+from exit_lab.learnt import share_right
+from exit_lab.settings import OPTIMAL_STOPPING
+
+MOST_CLASSES = 20  # of a recalibration, whose numbers grow with the square of the classes
+# How strongly a recalibration is held to what it would be without labels: log p of the label that
+# a slope's distance 1 from there costs, twice.
+PENALTY = 10.0
+RIDGE = 20.0  # examples' worth of evidence that going on gains the same whatever the doubt
+
+
+def fit_stopping(
+    config: EarlyExitConfig, recording: Recording, rows: np.ndarray
+) -> EarlyExitConfig:
+    """Return a copy of the configuration with the rule and its recalibration fitted to some rows.
+
+    rows: numbers of the examples; one to two hundred suffice.
+    """
+    fitted = copy.deepcopy(config)
+    fitted.exit_calibration = fit_calibration(config, recording, rows)
+    fitted.stopping_thresholds = fit_thresholds(fitted, recording, rows)
+    return fitted
+
+
+# The recalibration.
+
+
+def fit_calibration(
+    config: EarlyExitConfig, recording: Recording, rows: np.ndarray
+) -> list[list[float]]:
+    """Fit the rows of `exit_calibration`, a row for each layer; see `Recalibrated` for them.
+
+    None where there are more than MOST_CLASSES classes.
+    """
+    classes = config.label_count
+    if classes > MOST_CLASSES:
+        return []
+    all_logits = recording.tensors["all_logits"][:, rows].double()  # (layers, examples, classes)
+    labels = torch.as_tensor(recording.labels[rows])
+    calibration = []
+    answers_before = torch.zeros_like(all_logits[0])
+    for logits in all_logits:
+        if config.is_multi_label:
+            maps = fit_labels(logits, labels.double())
+        elif classes > 1:
+            maps = fit_classes(logits, labels.long())
+        else:
+            maps = fit_values(logits, answers_before, labels.double())
+            answers_before = maps[:, :1] + torch.cat([logits, answers_before], -1) @ maps[:, 1:].T
+        calibration.append([round(number, 6) for number in maps.flatten().tolist()])
+    return calibration
+
+
+def fit_classes(logits: Tensor, labels: Tensor) -> Tensor:
+    """Fit matrix scaling: (classes, 1 + classes), each class's bias and slopes.
+
+    logits: (examples, classes); labels: (examples,) class ids.
+    """
+    log_probabilities = logits.log_softmax(-1)
+    start = F.pad(torch.eye(logits.shape[1], dtype=torch.double), (1, 0))
+
+    def loss(maps: Tensor) -> Tensor:
+        answers = maps[:, 0] + log_probabilities @ maps[:, 1:].T
+        return F.cross_entropy(answers, labels, reduction="sum")
+
+    return fit_maps(loss, start)
+
+
+def fit_labels(logits: Tensor, labels: Tensor) -> Tensor:
+    """Fit each label's bias and slope: (labels, 1 + labels), with slopes of other labels 0.
+
+    logits: (examples, labels); labels: the same shape, of 0 and 1.
+    """
+    count = logits.shape[1]
+    start = torch.tensor([0.0, 1.0], dtype=torch.double).expand(count, 2)
+
+    def loss(maps: Tensor) -> Tensor:
+        answers = maps[:, 0] + maps[:, 1] * logits
+        return F.binary_cross_entropy_with_logits(answers, labels, reduction="sum")
+
+    biases, slopes = fit_maps(loss, start).unbind(-1)
+    return torch.cat([biases[:, None], torch.diag(slopes)], -1)
+
+
+def fit_values(values: Tensor, answers_before: Tensor, labels: Tensor) -> Tensor:
+    """Fit how values are mixed with the answers before: (1, 3), a bias and two slopes.
+
+    values, answers_before: (examples, 1); labels: (examples,) scores.
+    """
+    start = torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.double)
+    inputs = torch.cat([values, answers_before], -1)
+    variance = label_variance(labels.numpy())
+
+    def loss(maps: Tensor) -> Tensor:
+        answers = maps[0, 0] + inputs @ maps[0, 1:]
+        return F.mse_loss(answers, labels, reduction="sum") / (2 * variance)
+
+    return fit_maps(loss, start)
+
+
+def fit_maps(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
+    """Minimise a loss of maps, held to `start` by a penalty on their slopes.
+
+    start: (classes, 1 + slopes), the bias first, which is all but free.
+    """
+    strength = torch.full_like(start, PENALTY)
+    strength[:, 0] = 1e-3
+
+    def loss_and_gradient(numbers: np.ndarray) -> tuple[float, np.ndarray]:
+        maps = torch.from_numpy(numbers).view(start.shape).requires_grad_()
+        with torch.enable_grad():
+            total = loss(maps) + (strength * (maps - start).square()).sum() / 2
+            (gradient,) = torch.autograd.grad(total, maps)
+        return float(total), gradient.flatten().numpy()
+
+    best = minimize(loss_and_gradient, start.flatten().numpy(), jac=True, method="L-BFGS-B")
+    return torch.from_numpy(best.x).view(start.shape)
+
+
+# The thresholds.
+
+
+def fit_thresholds(
+    config: EarlyExitConfig, recording: Recording, rows: np.ndarray
+) -> list[list[float]]:
+    """Fit the rows of `stopping_thresholds`: a price, then thresholds of all layers but the last.
+
+    config: its `exit_calibration` is read.
+    """
+    tensors = {"all_logits": recording.tensors["all_logits"][:, rows]}
+    any_rule = config.exit_rule(**{config.rule_key: "entropy"})
+    answers = layer_answers(any_rule, tensors)  # (layers, examples, classes)
+    labels = recording.labels[rows]
+    is_value = config.label_count == 1
+    if config.is_multi_label:  # each label is an example of two classes, as in the rule
+        answers = F.pad(answers.flatten(1)[..., None], (1, 0))
+        labels = labels.ravel()
+    scores = exit_scores(answers)
+    rewards = rewards_of(scores.double().numpy(), labels)
+    doubts = doubts_of(scores, is_value)
+    costs = costs_of(recording, rows)
+    table = []
+    for price in PRICES:
+        thresholds = stopping_thresholds(rewards, doubts, price * costs, is_value)
+        table.append([price, *(round(float(threshold), 6) for threshold in thresholds)])
+    return table
+
+
+def rewards_of(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return what each layer's answers are worth, (layers, examples).
+
+    Of classes 1 where right, else 0; of values less their squared error, in label variances.
+
+    scores: (layers, examples, classes); labels: (examples,).
+    """
+    if scores.shape[-1] == 1:
+        return -np.square(scores[..., 0] - labels) / label_variance(labels)
+    return share_right(scores.argmax(-1), labels, is_value=False)
+
+
+def label_variance(labels: np.ndarray) -> float:
+    """Return the variance of scores, or 1 where all are equal."""
+    return float(np.var(labels)) or 1.0
+
+
+def doubts_of(scores: Tensor, is_value: bool) -> np.ndarray:
+    """Return the doubts that the rule sees at each layer: (layers, examples).
+
+    scores: (layers, examples, classes).
+    """
+    rule_class: type[OptimalStopping] = RULES[OPTIMAL_STOPPING][is_value]
+    rule = rule_class(exit_price=0.0, stopping_thresholds=[])
+    scores_before = torch.zeros_like(scores[0])
+    doubts = []
+    for layer, layer_scores in enumerate(scores):
+        depth = torch.full(layer_scores.shape[:1], layer)
+        doubts.append(rule.doubt(layer_scores, scores_before, depth))
+        scores_before = layer_scores
+    return torch.stack(doubts).numpy()
+
+
+def costs_of(recording: Recording, rows: np.ndarray) -> np.ndarray:
+    """Return the mean cost of an exit at each layer, as a share of full depth: (layers,).
+
+    FLOPs where they are recorded, else layers.
+    """
+    if recording.flops is not None:
+        return recording.flops[:, rows].mean(1)
+    layers = len(recording.tensors["all_logits"])
+    return np.arange(1, layers + 1) / layers
+
+
+def stopping_thresholds(
+    rewards: np.ndarray, doubts: np.ndarray, costs: np.ndarray, is_value: bool
+) -> np.ndarray:
+    """Find the doubt below which stopping pays, at each layer but the last: (layers − 1,).
+
+    rewards, doubts: (layers, examples); costs: (layers,), in units of reward.
+    """
+    layers = len(rewards)
+    thresholds = np.empty(layers - 1)
+    worth = rewards[-1] - costs[-1]  # of going on, as the later thresholds decide
+    largest = 1 + 2 * float(doubts.max()) if is_value else 1.0  # a doubt that is always below
+    for layer in reversed(range(layers - 1)):
+        worth_here = rewards[layer] - costs[layer]
+        # Log odds of being right rise more evenly than the probability.
+        certainty = -doubts[layer] if is_value else certainty_of(doubts[layer])
+        edge = break_even(certainty, worth - worth_here)
+        threshold = -edge if is_value else expit(-edge)
+        thresholds[layer] = np.clip(threshold, 0.0, largest)
+        worth = np.where(doubts[layer] < thresholds[layer], worth_here, worth)
+    return thresholds
+
+
+def certainty_of(doubts: np.ndarray) -> np.ndarray:
+    """Turn 1 less the largest probability into that probability's log odds."""
+    return log_odds(1 - torch.from_numpy(doubts).double()).numpy()
+
+
+def break_even(certainty: np.ndarray, gain: np.ndarray) -> float:
+    """Return the certainty at which the gain of going on is expected to be 0.
+
+    By least squares on the standardised certainty, with a slope that is at most 0. Without a slope
+    it is −∞ where nothing is gained, else ∞.
+
+    certainty, gain: (examples,).
+    """
+    centre, spread, mean_gain = certainty.mean(), certainty.std(), gain.mean()
+    if spread > 1e-6:
+        standardised = (certainty - centre) / spread
+        slope = standardised @ (gain - mean_gain) / (standardised @ standardised + RIDGE)
+        if slope < 0:
+            return float(centre - mean_gain * spread / slope)
+    return np.inf if mean_gain > 0 else -np.inf
