@@ -213,18 +213,17 @@ class Recalibrated:
     """A rule that reads, and answers with, recalibrated logits.
 
     Each layer has an affine map of its own, fitted to labelled examples after training. Of classes
-    it is matrix scaling (Guo et al., 2017), of the logits' log-softmax: with two classes, beta
-    calibration (Kull et al., 2017). Of several labels, each label has a slope and a bias. A
-    predicted value is mixed with the recalibrated value of the layer before, so that an exit's
-    answer rests on all layers so far. A rule's `logits` are then the recalibrated ones. It has the
-    methods of a rule that callers use.
+    it is matrix scaling (Guo et al., 2017) of `calibration_inputs`. Of several labels, each label
+    has a slope and a bias. A predicted value is mixed with the recalibrated value of the layer
+    before, so that an exit's answer rests on all layers so far. A rule's `logits` are then the
+    recalibrated ones. It has the methods of a rule that callers use.
 
     The state is the newest recalibrated logits, (batch, classes), and the rule's own state.
 
     Args:
         rule: of class probabilities, of several labels, or of values.
         rows: a row for each layer, of classes · (1 + classes) numbers, class by class: its bias,
-            then a slope for each class's log-probability; of 3 for a value: its bias, the slope of
+            then a slope for the input of each class; of 3 for a value: its bias, the slope of
             this layer's value and that of the value before.
         classes: how many logits an answer has.
 
@@ -272,7 +271,7 @@ class Recalibrated:
         if self.classes == 1:
             inputs = torch.cat([logits, answers_before], -1)
         else:
-            inputs = logits if isinstance(self.rule, EachLabel) else logits.log_softmax(-1)
+            inputs = logits if isinstance(self.rule, EachLabel) else calibration_inputs(logits)
         return maps[..., 0] + (maps[..., 1:] * inputs[:, None]).sum(-1)
 
     def answer(self, seen: LayerOutput, state: State) -> Tensor:
@@ -284,6 +283,17 @@ class Recalibrated:
         """Tell which of the exits here a confidence window decides: (batch,) bool."""
         answers, rule_state = state
         return self.rule.by_window(seen._replace(logits=answers), rule_state)
+
+
+def calibration_inputs(logits: Tensor) -> Tensor:
+    """Compute what a recalibration of classes reads of logits (…, classes): the same shape.
+
+    A number added to all logits changes nothing. Of two classes it is half the log odds of each, so
+    that the map is Platt's scaling; of more, the log-probabilities.
+    """
+    if logits.shape[-1] == 2:
+        return logits - logits.mean(-1, keepdim=True)
+    return logits.log_softmax(-1)
 
 
 def calibration_width(classes: int) -> int:

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from answers.sweep import Recording
 from elbert.configuration import EarlyExitConfig
 from elbert.exits.rules import RULES, OptimalStopping, log_odds
-from elbert.rules import exit_scores, layer_answers
+from elbert.rules import calibration_inputs, exit_scores, layer_answers
 from elbert_base.keys import PRICES
 from exit_lab.learnt import share_right
 from exit_lab.settings import OPTIMAL_STOPPING
@@ -28,7 +28,7 @@ from exit_lab.settings import OPTIMAL_STOPPING
 MOST_CLASSES = 20  # of a recalibration, whose numbers grow with the square of the classes
 # How strongly a recalibration is held to what it would be without labels: log p of the label that
 # a slope's distance 1 from there costs, twice.
-PENALTY = 10.0
+PENALTY = 1.0
 RIDGE = 20.0  # examples' worth of evidence that going on gains the same whatever the doubt
 
 
@@ -75,15 +75,15 @@ def fit_calibration(
 
 
 def fit_classes(logits: Tensor, labels: Tensor) -> Tensor:
-    """Fit matrix scaling: (classes, 1 + classes), each class's bias and slopes.
+    """Fit each class's bias and slopes: (classes, 1 + classes).
 
     logits: (examples, classes); labels: (examples,) class ids.
     """
-    log_probabilities = logits.log_softmax(-1)
+    inputs = calibration_inputs(logits)
     start = F.pad(torch.eye(logits.shape[1], dtype=torch.double), (1, 0))
 
     def loss(maps: Tensor) -> Tensor:
-        answers = maps[:, 0] + log_probabilities @ maps[:, 1:].T
+        answers = maps[:, 0] + inputs @ maps[:, 1:].T
         return F.cross_entropy(answers, labels, reduction="sum")
 
     return fit_maps(loss, start)
@@ -134,7 +134,7 @@ def fit_maps(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
         with torch.enable_grad():
             total = loss(maps) + (strength * (maps - start).square()).sum() / 2
             (gradient,) = torch.autograd.grad(total, maps)
-        return float(total), gradient.flatten().numpy()
+        return float(total.detach()), gradient.flatten().numpy()
 
     best = minimize(loss_and_gradient, start.flatten().numpy(), jac=True, method="L-BFGS-B")
     return torch.from_numpy(best.x).view(start.shape)

@@ -38,7 +38,8 @@ def test_values_as_files_have_them(tmp_path):
     assert load_config(tmp_path).return_dict is True  # as the scripts read the answers
 
 
-RULES = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience", "learnt")
+CLASSIC = ("entropy", "logits", "max_prob", "bias_1", "bias_2", "bias_3", "patience")
+RULES = (*CLASSIC, "learnt", "optimal_stopping")
 ELBERT, PONDER, ACT = elbert.ElbertConfig, elbert.PonderAlbertConfig, elbert.AlbertActConfig
 NAN, INFINITY = float("nan"), float("inf")
 

@@ -13,6 +13,7 @@ from elbert.cpu_packing import packed_copy
 from elbert.depth_batching import DepthBatcher
 from elbert.exits.rules import RULES
 from tests.conftest import tiny_model
+from tests.elbert.exits.test_rules import CALIBRATIONS
 from tests.models import SMALL, assert_near
 
 LONGEST = SMALL["max_position_embeddings"]
@@ -81,12 +82,25 @@ def answers_in_portions(batcher: DepthBatcher, examples: list, portions: list[in
     exits=st.sampled_from([1, 3, 6]),
     labels=st.sampled_from([1, 2, 3]),
     skips_padding=st.booleans(),
+    is_recalibrated=st.booleans(),
     portions=st.lists(st.integers(0, 10), max_size=3),
     count=st.integers(1, 20),
     seed=st.integers(0, 10**6),
 )
 def test_answers_are_those_of_batch_size_one(
-    dtype, spread, rule, slots, window, groups, exits, labels, skips_padding, portions, count, seed
+    dtype,
+    spread,
+    rule,
+    slots,
+    window,
+    groups,
+    exits,
+    labels,
+    skips_padding,
+    is_recalibrated,
+    portions,
+    count,
+    seed,
 ):
     """Weights as wide as 0.3 amplify float32's rounding beyond 1e-5; float64's they do not."""
     model = spread_model(
@@ -95,6 +109,8 @@ def test_answers_are_those_of_batch_size_one(
         thres_name=rule,
         exit_thres=0.5,
         learnt_weights=[[-1.0, 0.8, 0.4]],
+        stopping_thresholds=[[0.0, 0.3, 0.5], [0.5, 0.6, 0.6]],
+        exit_calibration=CALIBRATIONS[labels] if is_recalibrated else [],
         num_hidden_groups=groups,
         num_exit_layers=exits,
         num_labels=labels,

@@ -28,6 +28,15 @@ quantise = pytest.importorskip("elbert.export.quantise")
 pytestmark = pytest.mark.onnx
 
 SETTINGS = {"exit_thres": 0.0, "cnt_thres": 2, "margin": 0.02, "range_tmp": 0.8}
+STOPPING = {
+    "stopping_thresholds": [[0.0, 0.1, 0.6, 0.6], [1.0, 0.62, 0.65, 0.66]],
+    "exit_calibration": [[0.1, 1, 0.2, 0, -0.3, 0, 1.5, 0, 0, 0.1, 0.3, 0.6]],
+    "exit_price": 0.9,
+}
+STOPPING_VALUE = {
+    "stopping_thresholds": [[0.0, 0.0, 0.1, 0.2], [1.0, 0.0, 0.3, 0.3]],
+    "exit_calibration": [[0.1, 1.2, 0.0], [0.0, 0.5, 0.5]],
+}
 MODELS = {
     "bias_3": {"thres_name": "bias_3", "num_labels": 3, "num_hidden_layers": 6, **SETTINGS},
     "entropy": {"thres_name": "entropy"},
@@ -38,6 +47,8 @@ MODELS = {
     "patience": {"thres_name": "patience", "use_out_pooler": False, "use_fc2": True},
     "learnt": {"thres_name": "learnt", "learnt_weights": [[0.3, 0.8, 0.4], [0.0, 0.9, 0.3]]},
     "learnt value": {"thres_name": "learnt", "learnt_weights": [[0.2, 1, -1, -2]], "num_labels": 1},
+    "stopping": {"thres_name": "optimal_stopping", "num_labels": 3, **STOPPING},
+    "stopping value": {"thres_name": "optimal_stopping", "num_labels": 1, **STOPPING_VALUE},
     "class0": {"thres_name": "bias_2", "num_labels": 3, "window_score": "class0"},
     "regression": {"thres_name": "bias_1", "num_labels": 1},
     "regression patience": {"thres_name": "patience", "num_labels": 1, "inner_group_num": 2},

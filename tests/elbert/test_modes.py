@@ -11,6 +11,7 @@ from elbert import AlbertActForSequenceClassification, UserError
 from elbert.exits.rules import RULES
 from elbert_base.keys import POOLER_INPUTS
 from tests.conftest import tiny_model
+from tests.elbert.exits.test_rules import CALIBRATIONS
 from tests.models import (
     one_of,
     padded_batch,
@@ -42,11 +43,14 @@ def elberts(draw) -> torch.nn.Module:
         "range_tmp": draw(st.sampled_from([0.1, 1.0])),
         "window_score": draw(st.sampled_from(["lead", "class0"])),
         "learnt_weights": [[0.3, 0.8, 0.4], [-0.2, 1.0, 0.3]],
+        "stopping_thresholds": [[0.0, 0.3, 0.5], [0.5, 0.6, 0.6]],
         "positions_skip_padding": draw(st.booleans()),
         "pad_token_id": draw(st.integers(0, 3)),
     }
     for name in ("num_exit_layers", "num_hidden_groups", "cnt_thres"):
         shape[name] = draw(st.integers(1, shape["num_hidden_layers"]))
+    if draw(st.booleans()):
+        shape["exit_calibration"] = CALIBRATIONS[shape["num_labels"]]
     return tiny_model(draw(seeds), **shape)
 
 

@@ -43,7 +43,11 @@ def made_recording(classes: int, examples: int = 40, layers: int = 5, seed: int 
 def config_of(recording: Recording, **keys) -> ElbertConfig:
     """Configure a model that could have been recorded."""
     layers, _, classes = recording.tensors["all_logits"].shape
-    keys = {"learnt_weights": [[0.0, 0.7, 0.3]], **keys}
+    fits = {
+        "learnt_weights": [[0.0, 0.7, 0.3]],
+        "stopping_thresholds": [[0.0, 0.1, 0.2, 0.1, 0.1], [3.0, 0.5, 0.5, 0.6, 0.6]],
+    }
+    keys = {**fits, **keys}
     return ElbertConfig(num_hidden_layers=layers, num_labels=classes, **keys)
 
 

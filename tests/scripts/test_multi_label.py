@@ -52,7 +52,8 @@ def test_an_example_exits_where_every_label_would(name):
             pairs = torch.stack((1 - example, example), -1).transpose(0, 1).tolist()
             ends = (all(fires(label[:n], setting) for label in pairs) for n in range(1, 6))
             expected.append(next((n for n, end in enumerate(ends, 1) if end), 6))
-        keys |= {"learnt_weights": setting.learnt_weights}
+        for fit in ("learnt_weights", "stopping_thresholds"):
+            keys[fit] = getattr(setting, fit)
         assert scan(config.exit_rule(thres_name=name, **keys), recorded).tolist() == expected
         assert len({*expected}) > 1
         values = {**config.exit_keys(), **keys}

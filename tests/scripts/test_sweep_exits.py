@@ -190,27 +190,37 @@ def test_the_next_evaluation_uses_what_was_picked(place, sweep, glue):
 
 
 @pytest.mark.parametrize("task", ["rte", "sts-b"])
-def test_a_learnt_exit_is_fitted_chosen_and_used(task, place, sweep, glue):
+@pytest.mark.parametrize("rule", ["learnt", "optimal_stopping"])
+def test_a_rule_is_fitted_chosen_and_used(rule, task, place, sweep, glue):
     """Also for values, of which each example has its own exit; as it stands without --rules."""
     model, out = place / "models" / task, ("--tables_only", *THRESHOLDS)
-    sweep(place, task, *out, "--rules", "learnt", "--pick", "max_cost=0.8").done()
+    if rule == "optimal_stopping":
+        out = ("--tables_only",)
+    sweep(place, task, *out, "--rules", rule, "--pick", "max_cost=0.8", "--verify", "3").done()
     picked = json.loads((model / "exit_config.json").read_text())
-    width = 4 if task == "sts-b" else 3
-    assert [len(row) for row in picked["learnt_weights"]] == [width] * TINY["num_hidden_layers"]
+    layers = TINY["num_hidden_layers"]
+    is_value = task == "sts-b"
+    if rule == "learnt":
+        assert [len(row) for row in picked["learnt_weights"]] == [4 if is_value else 3] * layers
+    else:
+        assert [len(row) for row in picked["exit_calibration"]] == [3 if is_value else 6] * layers
+        assert {len(row) for row in picked["stopping_thresholds"]} == {layers}
 
-    def learnt_rows() -> list[dict[str, str]]:
+    def fitted_rows() -> list[dict[str, str]]:
         """Rows of the rule without what differs between sweeps: times, and other rules' keys."""
-        rows = [row for row in rows_of(model / "sweep/sweep.csv") if row["rule"] == "learnt"]
+        rows = [row for row in rows_of(model / "sweep/sweep.csv") if row["rule"] == rule]
         return [{k: x for k, x in row.items() if x and k not in TIMES} for row in rows]
 
-    fitted, report = learnt_rows(), evaluated(glue, place, task)
-    cost = float(row_of(fitted, picked)["compute_ratio"])
-    assert report["computation_cost"] == pytest.approx(cost)
+    fitted, report = fitted_rows(), evaluated(glue, place, task)
+    row = row_of(fitted, picked)
+    assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
     assert report["computation_cost"] % 0.25  # examples of several layers
+    metric = "corr" if is_value else "acc"
+    assert report["metrics"][metric] == pytest.approx(float(row[metric]), abs=1e-6)
     sweep(place, task, *out).done()
-    assert learnt_rows() == fitted
-    goal = ("--rules", "learnt", "--pick", "risk=0.5", "delta=0.1")
-    sweep(place, task, *out, *goal).refused("--rules learnt fits the rule", "max_drop")
+    assert fitted_rows() == fitted
+    goal = ("--rules", rule, "--pick", "risk=0.5", "delta=0.1")
+    sweep(place, task, *out, *goal).refused(f"--rules {rule} fits the rule", "max_drop")
 
 
 def test_nothing_is_picked_when_no_setting_qualifies(place, sweep):

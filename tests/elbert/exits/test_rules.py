@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 
 from elbert import ElbertConfig
 from elbert.exits.rules import RULES as TABLE
-from elbert.rules import ExitRule, LayerOutput, Size, exit_scores
+from elbert.rules import ExitRule, LayerOutput, Size, exit_scores, layer_answers, scan_answers
 from elbert.rules import scan as scan_recorded
+from elbert_base.errors import UserError
 from elbert_base.keys import EXIT_KEYS
 
 RULES = tuple(TABLE)
+# At prices of 0, 0.5 and 2: doubts below which examples exit at layers 1, 2 and 3.
+STOPPING_THRESHOLDS = [[0.0, 0.1, 0.3, 0.05], [0.5, 0.45, 0.3, 0.2], [2.0, 0.95, 0.5, 0.6]]
 
 
 def rule_of(thres_name: str = "bias_1", **settings) -> SimpleNamespace:
@@ -25,6 +29,7 @@ def rule_of(thres_name: str = "bias_1", **settings) -> SimpleNamespace:
         [0.3, 0.8, 0.4],
         [-0.2, 1.0, 0.3],
     ]  # all layers after share the last
+    defaults["stopping_thresholds"] = STOPPING_THRESHOLDS
     return SimpleNamespace(**{**defaults, "thres_name": thres_name, **settings})
 
 
@@ -62,6 +67,7 @@ def case(thres_name: str, exit_layer: int, table: list[list[float]], **settings)
 
 EVEN = two(0.6, 0.6, 0.6, 0.6)
 VALUES = [[1.0], [2.0], [2.25], [2.125], [2.25]]  # of a regression
+PRICED = [[0.5, 0.0, 0.25], [1.5, 0.5, 0.75]]
 CLOSER = [[1.0], [1.25], [1.375], [1.5], [9.0]]
 
 
@@ -82,6 +88,10 @@ CLOSER = [[1.0], [1.25], [1.375], [1.5], [9.0]]
         # Of a regression.
         *(case(f"bias_{n}", 3, VALUES, cnt_thres=2, range_tmp=0.25) for n in (1, 2, 3)),
         case("patience", 3, CLOSER, exit_thres=0.25, cnt_thres=1),
+        # Thresholds 0.25 and 0.5 at a price of 1, halfway between two rows; then the last row.
+        case("optimal_stopping", 2, two(0.75, 0.75), exit_price=1.0, stopping_thresholds=PRICED),
+        case("optimal_stopping", 1, two(0.75, 0.75), exit_price=9.0, stopping_thresholds=PRICED),
+        case("optimal_stopping", 4, VALUES, exit_price=0.5, stopping_thresholds=PRICED),
     ],
 )
 def test_comparisons_are_strict_where_the_page_says_so(table, settings, expected):
@@ -169,6 +179,16 @@ def probably_right(seen: list[list[float]], rule: SimpleNamespace) -> bool:
     return less(1 / (1 + math.exp(min(sure, 700.0))), rule.exit_thres)
 
 
+def pays_no_more(seen: list[list[float]], rule: SimpleNamespace) -> bool:
+    if not rule.stopping_thresholds:
+        return False  # not fitted
+    prices, *thresholds = zip(*rule.stopping_thresholds, strict=True)
+    layer = min(len(seen), len(thresholds))  # all layers behind the last have its threshold
+    now, before = seen[-1], seen[-2] if len(seen) > 1 else seen[-1]
+    doubt = abs(now[0] - before[0]) if len(now) == 1 else 1 - max(now)
+    return less(doubt, float(np.interp(rule.exit_price, prices, thresholds[layer - 1])))
+
+
 # By rule: does it fire for these probabilities by layer? Without a window no value fires.
 NAIVE = {
     "entropy": lambda seen, rule: low_entropy(seen[-1], rule),
@@ -177,6 +197,7 @@ NAIVE = {
 }
 WINDOWS = {"patience": patient, **dict.fromkeys(("bias_1", "bias_2", "bias_3"), sure_or_held)}
 WINDOWS["learnt"] = probably_right  # of values, too
+WINDOWS["optimal_stopping"] = pays_no_more
 
 
 def fires(seen: list[list[float]], rule: SimpleNamespace) -> bool:
@@ -209,6 +230,8 @@ def settings_for(draw, layers: int, name: str | None = None) -> SimpleNamespace:
         range_tmp=draw(st.sampled_from([0.0, 0.07, 0.21, 0.8, 3.0])),
         window_score=draw(st.sampled_from(["lead", "class0"])),
         learnt_weights=draw(st.sampled_from(LEARNT_WEIGHTS)),
+        exit_price=draw(st.sampled_from([0.0, 0.2, 0.5, 1.7, 9.0])),
+        stopping_thresholds=draw(st.sampled_from([[], STOPPING_THRESHOLDS])),
     )
 
 
@@ -251,6 +274,7 @@ def test_a_threshold_in_a_tensor_decides_as_the_number_does(name):
         for name, key in EXIT_KEYS.items()
         if key.kind is float and key.maximum is not None and key.maximum <= 1
     }
+    largest["exit_price"] = 3.0
     column = torch.tensor(thresholds)[:, None]
     columns = {name: column * high for name, high in largest.items()}
     count = torch.full_like(column, 3, dtype=torch.long)
@@ -259,3 +283,67 @@ def test_a_threshold_in_a_tensor_decides_as_the_number_does(name):
         numbers = {name: threshold * high for name, high in largest.items()}
         rule = rule_of(name, cnt_thres=3, **numbers)
         assert torch.equal(scan(rule, all_logits), exits), threshold
+
+
+# Recalibrated exits.
+
+CALIBRATIONS = {  # by the number of classes: one row a layer, the last for all layers behind it
+    1: [[0.5, 1.5, 0.0], [-0.25, 0.5, 0.75]],
+    2: [[0.5, 2.0, 0.0, -0.5, 0.0, 2.0], [0.0, 0.5, 0.1, 0.2, 0.0, 0.7]],
+    3: [[0.1, 1, 0.2, 0, -0.3, 0, 1.5, 0, 0, 0.1, 0.3, 0.6]],
+}
+
+
+def recalibrated(course: np.ndarray, rows: list, several: bool) -> np.ndarray:
+    """One example's logits by layer, (layers, classes), as docs/threshold.md describes them."""
+    answers = []
+    for layer, logits in enumerate(course):
+        numbers = np.array(rows[min(layer, len(rows) - 1)])
+        if len(logits) == 1:
+            before = answers[-1] if answers else np.zeros(1)
+            answers.append(numbers[0] + numbers[1] * logits + numbers[2] * before)
+            continue
+        if several:
+            inputs = logits
+        elif len(logits) == 2:
+            inputs = logits - logits.mean()
+        else:
+            inputs = np.log(np.exp(logits) / np.exp(logits).sum())
+        maps = numbers.reshape(len(logits), -1)
+        answers.append(maps[:, 0] + maps[:, 1:] @ inputs)
+    return np.stack(answers)
+
+
+@pytest.mark.parametrize("rule", ["entropy", "bias_1", "optimal_stopping", "learnt"])
+@pytest.mark.parametrize(("classes", "several"), [(1, False), (2, False), (3, False), (3, True)])
+def test_every_rule_reads_and_gives_recalibrated_answers(rule, classes, several):
+    """As a model whose exits gave such logits would, without recalibration."""
+    all_logits = random_answers(3, 5, classes, steadiness=0.4)
+    rows = CALIBRATIONS[classes]
+    shape = {"num_labels": classes, "num_hidden_layers": 5}
+    if several:
+        shape["problem_type"] = "multi_label_classification"
+    if classes == 1 and rule == "learnt":
+        rule_keys = {"learnt_weights": [[0.2, 1, -1, -2]]}
+    else:
+        rule_keys = {"learnt_weights": [[0.3, 0.8, 0.4]], "stopping_thresholds": PRICED}
+    keys = {"thres_name": rule, "exit_thres": 0.4, "cnt_thres": 2, "exit_price": 1.2, **rule_keys}
+    made = ElbertConfig(**shape, exit_calibration=rows, **keys).exit_rule()
+    courses = [
+        recalibrated(course, rows, several)
+        for course in all_logits.double().numpy().transpose(1, 0, 2)
+    ]
+    expected = torch.from_numpy(np.stack(courses, 1)).float()
+    recorded = {"all_logits": all_logits}
+    torch.testing.assert_close(layer_answers(made, recorded), expected)
+    plain = ElbertConfig(**shape, **keys).exit_rule()
+    exits = scan_recorded(made, recorded)
+    assert torch.equal(exits, scan_recorded(plain, {"all_logits": expected}))
+    answers, _ = scan_answers(made, recorded)
+    torch.testing.assert_close(answers, expected[exits - 1, torch.arange(len(exits))])
+
+
+def test_a_recalibration_of_other_classes_is_refused():
+    config = ElbertConfig(num_labels=3, exit_calibration=CALIBRATIONS[2])
+    with pytest.raises(UserError, match=r"exit_calibration has rows of.*6.*12 fit 3 outputs"):
+        config.exit_rule()
