@@ -4,6 +4,10 @@ Such an encoder is an ALBERT with as many layer groups as layers, whose mapping 
 hidden state is the identity where both are equally wide.
 """
 
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 MAPPING = "encoder.embedding_hidden_mapping_in"
 # For each family, regular expressions of its tensors' names, and what takes their place; they are
 # applied before LAYER_NAMES. RoBERTa's classification head is a pooler and a classifier. ELECTRA's
@@ -27,3 +31,26 @@ LAYER_NAMES = {
     r"(_layers\.0)\.output\.dense\.": r"\1.ffn_output.",
     r"(_layers\.0)\.output\.LayerNorm\.": r"\1.full_layer_layer_norm.",
 }
+# The first family of which a tensor's name has the sign is the weights', where config.json does not
+# say. BERT's sign is in all families here; a RoBERTa without a head has no other.
+SIGNS = {
+    "albert": r"embedding_hidden_mapping_in|albert_layer",
+    "roberta": r"^(roberta|lm_head)\.",
+    "electra": r"^(electra|discriminator_predictions|generator_predictions)\.|embeddings_project",
+    "bert": r"encoder\.layer\.0\.attention\.self\.query\.",
+}
+
+
+def family_of(names: Iterable[str], config: Mapping[str, Any]) -> str | None:
+    """Recognise the family of an encoder by its tensors' names; None for another family.
+
+    config: the content of its config.json, which tells a RoBERTa without a head from a BERT: it has
+    one segment.
+    """
+    all_names = list(names)
+    for family, sign in SIGNS.items():
+        if any(re.search(sign, name) for name in all_names):
+            is_bare = family == "bert" and not any(name.startswith("bert.") for name in all_names)
+            has_one_segment = config.get("type_vocab_size") == 1
+            return "roberta" if is_bare and has_one_segment else family
+    return None

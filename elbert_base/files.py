@@ -3,14 +3,47 @@
 import hashlib
 import json
 import os
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from elbert_base.errors import UserError
 
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")  # the first that exists is read
+# The first that exists is read. An index names the files of a checkpoint in shards.
+INDEX_ENDING = ".index.json"
+WEIGHT_FILES = (
+    "model.safetensors",
+    f"model.safetensors{INDEX_ENDING}",
+    "pytorch_model.bin",
+    f"pytorch_model.bin{INDEX_ENDING}",
+)
 HUB_FILES = ["*.json", "spiece.model", "vocab.txt", "merges.txt"]  # beside the weights
+SAFETENSORS = ["model.safetensors", "model-*-of-*.safetensors"]  # of the hub, indices beside them
+OLDER_WEIGHTS = ["pytorch_model.bin", "pytorch_model-*-of-*.bin"]
+# What a folder without weights may have in their place, and what to do with it.
+OTHER_WEIGHTS = {
+    "adapter_model.*": "an adapter of PEFT alone: merge it with its model first, by "
+    "merge_and_unload() and save_pretrained()",
+    "*.ckpt*.index": "a TensorFlow checkpoint: convert it first, with "
+    "convert_albert_original_tf_checkpoint_to_pytorch.py",
+    "tf_model.h5": "weights of TensorFlow: convert them first, with transformers 4's "
+    "from_pretrained(…, from_tf=True) and save_pretrained()",
+    "flax_model.msgpack": "weights of Flax: convert them first, with transformers 4's "
+    "from_pretrained(…, from_flax=True) and save_pretrained()",
+    "*-of-*.safetensors": "a shard, without the index model.safetensors.index.json: fetch all "
+    "files again",
+    "*-of-*.bin": "a shard, without the index pytorch_model.bin.index.json: fetch all files again",
+    "*.safetensors": "weights under another name: if they are the whole model's, rename the file "
+    "to model.safetensors",
+    "*.bin": "weights under another name: if they are the whole model's, rename the file to "
+    "pytorch_model.bin",
+    "*.pt": "perhaps a state dict: if so, rename the file to pytorch_model.bin",
+    "*.pth": "perhaps a state dict: if so, rename the file to pytorch_model.bin",
+    "*.ckpt": "perhaps a state dict: if so, rename the file to pytorch_model.bin",
+}
+# Files that a training leaves beside its weights, with endings of weights.
+NO_WEIGHTS = ("training_args", "optimizer", "scheduler", "rng_state", "scaler", "answers-")
 LARGEST_JSON = 1 << 25  # bytes; a configuration has a few thousand
 
 
@@ -50,11 +83,10 @@ def local_folder(
     from huggingface_hub import snapshot_download
 
     fetch = partial(snapshot_download, str(source), cache_dir=cache_dir)
-    safetensors, older_format = WEIGHT_FILES
     try:
-        folder = fetch(allow_patterns=[*HUB_FILES, safetensors] if weights else HUB_FILES)
+        folder = fetch(allow_patterns=[*HUB_FILES, *SAFETENSORS] if weights else HUB_FILES)
         if weights and not has_weights(folder):
-            fetch(allow_patterns=older_format)
+            fetch(allow_patterns=OLDER_WEIGHTS)
     except Exception as error:  # the hub's, or one of the HTTP client that the hub happens to use
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
@@ -110,21 +142,67 @@ def file_hash(path: str | Path) -> str:
 
 
 def weights_hash(source: str | Path) -> str:
-    """Return the SHA-256 of a checkpoint's file of weights."""
-    return file_hash(weight_file(source))
+    """Return the SHA-256 of a checkpoint's file of weights, or of all its files where in shards."""
+    return joint_hash([file_hash(path) for path in weight_files(source)])
+
+
+def joint_hash(hashes: Sequence[str]) -> str:
+    """Return one hash for those of several files in their order: of one file, its own."""
+    if len(hashes) == 1:
+        return hashes[0]
+    return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
 
 
 def has_weights(folder: str | Path) -> bool:
-    """Tell whether a model's folder holds weights."""
+    """Tell whether a model's folder holds weights, all or the index of their shards."""
     return any((Path(folder) / name).exists() for name in WEIGHT_FILES)
 
 
+def weight_files(source: str | Path) -> list[Path]:
+    """List the files of a checkpoint's tensors: one, or the index and then its shards.
+
+    Raises UserError where there is none, or a shard is missing.
+    """
+    path = weight_file(source)
+    if not path.name.endswith(INDEX_ENDING):
+        return [path]
+    shards = [path.with_name(name) for name in sorted(set(weight_map(path).values()))]
+    missing = [shard.name for shard in shards if not shard.is_file()]
+    if missing:
+        raise UserError(
+            f"{path} names {len(shards)} shards, of which {', '.join(missing[:4])} "
+            f"{'is' if len(missing) == 1 else 'are'} missing: fetch all files again"
+        )
+    return [path, *shards]
+
+
+def weight_map(index: Path) -> dict[str, str]:
+    """Read the file of each tensor, by the tensor's name, from the index of a checkpoint in shards.
+
+    Raises UserError for an index that says something else, or names files elsewhere.
+    """
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not files:
+        raise UserError(f"{index}: no weight_map with the file of each tensor: fetch it again")
+    for name in files.values():
+        if not isinstance(name, str) or Path(name).name != name:
+            raise UserError(f"{index}: weight_map names {name!r}: allowed are files beside it")
+    return files
+
+
 def weight_file(source: str | Path) -> Path:
-    """Return the file of a checkpoint's tensors; raises UserError where there is none."""
+    """Return the file of a checkpoint's tensors, or the index of its shards.
+
+    Raises UserError where there is none, with what is there in its place.
+    """
     for name in WEIGHT_FILES:
         path = find_file(source, name)
         if path is not None:
             return path
+    for pattern, meaning in OTHER_WEIGHTS.items():
+        for path in sorted(Path(source).glob(pattern)):
+            if not path.name.startswith(NO_WEIGHTS):
+                raise UserError(f"no weights in {source}: {path.name} is {meaning}")
     raise UserError(
         f"no weights in {source}: looked for {', '.join(WEIGHT_FILES)}. Give a directory with "
         "pre-trained weights (TensorFlow checkpoints: convert them first with "

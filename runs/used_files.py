@@ -5,7 +5,15 @@ from pathlib import Path
 
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE
-from elbert_base.files import WEIGHT_FILES, file_hash, read_json, resolve_within, weight_file
+from elbert_base.files import (
+    WEIGHT_FILES,
+    file_hash,
+    has_weights,
+    joint_hash,
+    read_json,
+    resolve_within,
+    weight_files,
+)
 
 
 class UsedFiles:
@@ -34,7 +42,7 @@ class UsedFiles:
         self.model_dir = Path(model_dir)
         self.data = [Path(path) for path in data]
         self.hashes = self.hash_files()
-        self.weights = self.hashes[weight_file(model_dir)]
+        self.weights = joint_hash([self.hashes[path] for path in weight_files(model_dir)])
 
     def check(self) -> None:
         """Raise UserError for a file that was changed, made or removed since."""
@@ -54,6 +62,8 @@ class UsedFiles:
         """Yield all that may be there: a file that is made later would change a result as well."""
         for name in WEIGHT_FILES:
             yield self.model_dir / name
+        if has_weights(self.model_dir):
+            yield from weight_files(self.model_dir)  # shards as well
         yield from rule_files(self.model_dir)
         for path in self.data:
             if path.is_dir():

@@ -16,6 +16,7 @@ SIZES = {**{k: v for k, v in TINY.items() if k != "embedding_size"}, "num_hidden
 
 # The prefix of HF's classes, and what a configuration has beside SIZES.
 FAMILIES = {
+    "albert": ("Albert", {"embedding_size": 16}),
     "bert": ("Bert", {}),
     "roberta": (
         "Roberta",

@@ -11,7 +11,7 @@ from typing import Any
 
 from answers.metric import MetricAtCost
 from elbert_base.errors import UserError
-from elbert_base.files import weight_file
+from elbert_base.files import weight_files
 from glue.splits import Split
 from glue.tasks import Task
 from modes import MODES
@@ -133,12 +133,12 @@ def content_hashes(start: ModelSettings, data: DataSettings, task: Task) -> dict
     config = Path(start.config_name or start.model_name_or_path)
     model_files = [config if config.is_file() else config / "config.json"]
     if not start.from_scratch:
-        model_files.append(weight_file(start.model_name_or_path))
+        model_files.extend(weight_files(start.model_name_or_path))
     teacher_files = []
     if data.unlabelled_file:
         teacher_files.append(Path(data.unlabelled_file))
     if start.teacher:
-        teacher_files.append(weight_file(start.teacher))
+        teacher_files.extend(weight_files(start.teacher))
     example_files = [Split(task, data.folder, name).path for name in ("train", "dev")]
     kinds = {
         "the model of --teacher, or --unlabelled_file": teacher_files,

@@ -9,8 +9,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import KeyValues, resolve
-from elbert_base.families import FAMILIES, SKIP_PADDING
-from elbert_base.files import find_file, local_folder, read_json
+from elbert_base.families import FAMILIES, SKIP_PADDING, family_of
+from elbert_base.files import find_file, has_weights, local_folder, read_json
 from elbert_base.keys import mode_name
 
 from ..configuration import (
@@ -20,6 +20,7 @@ from ..configuration import (
     check_architecture,
     config_class_of,
 )
+from .tensors import tensor_names
 
 ConfigT = TypeVar("ConfigT", bound=AlbertConfig)
 AdaptiveConfigT = TypeVar("AdaptiveConfigT", bound=AdaptiveConfig)
@@ -72,7 +73,7 @@ def load_config(
             "makes one of a layer alone), or the path of a config.json, for which run_glue.py has "
             "--config_name"
         )
-    values = read_json(path)
+    values = read_encoder_config(path)
     model_type = values.get("model_type")
     is_encoder = model_type in (None, "albert", *FAMILIES)
     if not is_encoder and config_class_of(model_type) is None:
@@ -88,6 +89,17 @@ def load_config(
         is_callers_file = "exit_config_path" in overrides
         settings = resolve(path, config_class.table, config=values, trusted=is_callers_file)
     return make_config(path, {**values, **settings.values, **overrides}, config_class)
+
+
+def read_encoder_config(path: Path) -> dict[str, Any]:
+    """Read a config.json; where it has no model_type, as older ones, the weights beside it tell.
+
+    Without weights it is taken for an ALBERT's.
+    """
+    values = read_json(path)
+    if values.get("model_type") is None and has_weights(path.parent):
+        values["model_type"] = family_of(tensor_names(path.parent), values)
+    return values
 
 
 def as_albert(values: dict[str, Any]) -> dict[str, Any]:

