@@ -13,13 +13,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from scipy.optimize import minimize
-from scipy.special import expit
 from torch import Tensor
 from torch.nn import functional as F
 
 from answers.sweep import Recording
 from elbert.configuration import EarlyExitConfig
-from elbert.exits.rules import RULES, OptimalStopping, log_odds
+from elbert.exits.rules import RULES, OptimalStopping
 from elbert.rules import calibration_inputs, exit_scores, layer_answers
 from elbert_base.keys import PRICES
 from exit_lab.learnt import share_right
@@ -226,32 +225,24 @@ def stopping_thresholds(
     largest = 1 + 2 * float(doubts.max()) if is_value else 1.0  # a doubt that is always below
     for layer in reversed(range(layers - 1)):
         worth_here = rewards[layer] - costs[layer]
-        # Log odds of being right rise more evenly than the probability.
-        certainty = -doubts[layer] if is_value else certainty_of(doubts[layer])
-        edge = break_even(certainty, worth - worth_here)
-        threshold = -edge if is_value else expit(-edge)
+        threshold = break_even(doubts[layer], worth - worth_here)
         thresholds[layer] = np.clip(threshold, 0.0, largest)
         worth = np.where(doubts[layer] < thresholds[layer], worth_here, worth)
     return thresholds
 
 
-def certainty_of(doubts: np.ndarray) -> np.ndarray:
-    """Turn 1 less the largest probability into that probability's log odds."""
-    return log_odds(1 - torch.from_numpy(doubts).double()).numpy()
+def break_even(doubts: np.ndarray, gain: np.ndarray) -> float:
+    """Return the doubt at which the gain of going on is expected to be 0.
 
+    By least squares on the standardised doubt, with a slope that is at least 0. Without a slope it
+    is ∞ where nothing is gained, else −∞.
 
-def break_even(certainty: np.ndarray, gain: np.ndarray) -> float:
-    """Return the certainty at which the gain of going on is expected to be 0.
-
-    By least squares on the standardised certainty, with a slope that is at most 0. Without a slope
-    it is −∞ where nothing is gained, else ∞.
-
-    certainty, gain: (examples,).
+    doubts, gain: (examples,).
     """
-    centre, spread, mean_gain = certainty.mean(), certainty.std(), gain.mean()
+    centre, spread, mean_gain = doubts.mean(), doubts.std(), gain.mean()
     if spread > 1e-6:
-        standardised = (certainty - centre) / spread
+        standardised = (doubts - centre) / spread
         slope = standardised @ (gain - mean_gain) / (standardised @ standardised + RIDGE)
-        if slope < 0:
+        if slope > 0:
             return float(centre - mean_gain * spread / slope)
-    return np.inf if mean_gain > 0 else -np.inf
+    return -np.inf if mean_gain > 0 else np.inf

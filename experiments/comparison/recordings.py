@@ -25,10 +25,17 @@ TASKS = ("SST-2", "SICK", "STS-B")
 
 # Parts of a task's rows. The newer recordings of SST-2 begin with training rows 8,001 to 9,000,
 # most of them phrases. They report nothing: learning rates and checkpoints were chosen by them, and
-# the rule `learnt` is fitted to them. GLUE's dev set follows.
+# the rule `learnt` is fitted to them. GLUE's dev set follows. Behind it, the newest recordings have
+# the whole sentences among training rows 33,001 to 67,349, on which no network was trained.
 DEV = "dev"
 PHRASES = "phrases"
+SENTENCES = "sentences"
 PHRASE_ROWS = 1000
+SST2_PARTS = {
+    PHRASES: slice(0, PHRASE_ROWS),
+    DEV: slice(PHRASE_ROWS, 1872),
+    SENTENCES: slice(1872, 5390),
+}
 
 
 # Which recordings there are.
@@ -139,10 +146,9 @@ class Rows(NamedTuple):
 
 @cache
 def load_rows(task: str, part: str = DEV) -> Rows:
-    """Load a part of a task's rows; SST-2 alone has `PHRASES`."""
+    """Load a part of a task's rows; SST-2 alone has others than `DEV`."""
     tensors = load_file(RECORDED / f"{task}-rows.safetensors")
-    first = PHRASE_ROWS if task == "SST-2" else 0
-    selected = slice(first) if part == PHRASES else slice(first, None)
+    selected = SST2_PARTS[part] if task == "SST-2" else slice(None)
     return Rows(
         labels=tensors["labels"][selected].astype(float),
         lengths=tensors["lengths"][selected].astype(int),
@@ -220,15 +226,16 @@ def load(task: str, network: str, seed: int, part: str = DEV) -> Answers:
     path = path_of(task, network, seed)
     tensors = load_file(path)
     labels = load_rows(task, part).labels
-    # The older recordings of SST-2 have the dev set alone, so it is counted from the end.
-    examples = slice(len(labels)) if part == PHRASES else slice(-len(labels), None)
+    recorded_rows = tensors["all_logits"].shape[1]
+    has_phrases = task == "SST-2" and recorded_rows > len(load_rows(task, DEV).labels)
+    # The older recordings of SST-2 have the dev set alone.
+    examples = SST2_PARTS[part] if has_phrases else slice(len(labels))
     logits = tensors["all_logits"][:, examples]
     halts = None
     if "halt_probabilities" in tensors:
         halts = tensors["halt_probabilities"][examples].T
     # Only networks with exits have a use for the phrases: the rule `learnt` is fitted to them.
     phrases = None
-    has_phrases = tensors["all_logits"].shape[1] > len(labels)
     has_exits = len(logits) > 1
     if part == DEV and has_phrases and has_exits:
         phrases = load(task, network, seed, PHRASES)

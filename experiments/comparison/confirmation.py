@@ -1,0 +1,249 @@
+"""The recipe and the rule, confirmed: on new seeds, and on rows that chose nothing.
+
+    python -m experiments.comparison.confirmation
+
+Prints the tables of docs/results.md's first section. All was chosen before: the learning rate of
+the exits and the rule's penalties by other seeds and rows. The networks have seeds 11 and up. All
+methods have the same data, two epochs, bf16 and optimiser; cascades are recalibrated and stop by
+the same fit as the exits do. On SICK, all may answer with the commonest class for nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import combinations, product
+
+import numpy as np
+import torch
+
+from answers.exit_metrics import at_exit
+from answers.sweep import RANDOM_MIXTURE, Recording, exit_predictions, scan_settings
+from elbert.configuration import ElbertConfig
+from elbert_base.keys import PRICES
+from exit_lab.stopping import fit_calibration, fit_stopping
+from experiments.comparison.intervals import difference
+from experiments.comparison.methods import (
+    Method,
+    Outcomes,
+    at_budgets,
+    choice_of_networks,
+    choose_frontier,
+    halves,
+    join,
+    outcomes_of,
+)
+from experiments.comparison.recordings import DEV, SENTENCES, Answers, load, path_of
+from experiments.comparison.tables import BUDGETS, DEPTHS, Cells, estimate_all, table
+
+SEEDS = range(11, 16)
+POPULATIONS = {  # by title: task, and part of its rows
+    "SST-2, dev set": ("SST-2", DEV),
+    "SST-2, other sentences": ("SST-2", SENTENCES),
+    "SICK": ("SICK", DEV),
+}
+EXITS = "untied-exits-equal-x4"
+ORDINARY = "untied-{depth}"
+TAUGHT_EXITS = "untied-exits-taught-x4"
+TAUGHT_ORDINARY = "untied-{depth}-taught"
+MOST_STAGES = 3  # networks of a cascade
+
+
+def elbert_config(answers: Answers) -> ElbertConfig:
+    """Make a configuration of as many layers and classes as the answers have."""
+    layers, _, classes = answers.logits.shape
+    return ElbertConfig(
+        num_hidden_layers=layers,
+        num_hidden_groups=layers,
+        id2label=dict.fromkeys(range(classes), "class"),
+    )
+
+
+def recording_of(answers: Answers) -> Recording:
+    """Make what a sweep would have recorded."""
+    tensors = {"all_logits": torch.tensor(answers.logits, dtype=torch.float)}
+    return Recording(tensors, answers.labels.astype(int), answers.cost)
+
+
+def stopping(answers: Answers, choosing: np.ndarray) -> Outcomes:
+    """Compute the outcomes of the rule optimal_stopping at each price, fitted to `choosing`."""
+    recording = recording_of(answers)
+    config = fit_stopping(elbert_config(answers), recording, choosing)
+    settings = [{"exit_price": price} for price in PRICES]
+    exit_layer = scan_settings(config, "optimal_stopping", settings, recording.tensors)
+    scores = (exit_predictions(config, recording) == answers.labels).astype(float)
+    return Outcomes(at_exit(scores, exit_layer), at_exit(answers.cost, exit_layer))
+
+
+def recalibrated_choice(networks: Sequence[Answers], choosing: np.ndarray) -> Outcomes:
+    """Compute the outcomes of networks without exits, each recalibrated; each is a setting."""
+    methods = []
+    for answers in networks:
+        config, recording = elbert_config(answers), recording_of(answers)
+        config.exit_calibration = fit_calibration(config, recording, choosing)
+        scores = (exit_predictions(config, recording) == answers.labels).astype(float)
+        methods.append(Outcomes(scores, answers.cost))
+    return join(methods)
+
+
+def cascade(networks: Sequence[Answers], choosing: np.ndarray) -> Outcomes:
+    """Compute the outcomes of networks without exits, alone and two or three after one another.
+
+    The next network runs from its first layer where going on pays, by the fit of the exits' rule.
+    """
+    methods = [recalibrated_choice(networks, choosing)]
+    for count in range(2, MOST_STAGES + 1):
+        for stages in combinations(networks, count):
+            answers = Answers(
+                logits=np.concatenate([stage.logits for stage in stages]),
+                labels=stages[0].labels,
+                cost=np.cumsum([stage.cost[0] for stage in stages], axis=0),
+            )
+            methods.append(stopping(answers, choosing))
+    return join(methods)
+
+
+def with_depth_0(outcomes: Outcomes, labels: np.ndarray, choosing: np.ndarray) -> Outcomes:
+    """Add the setting that answers with the commonest class of `choosing`, for nothing."""
+    values, counts = np.unique(labels[choosing], return_counts=True)
+    right = (labels == values[counts.argmax()]).astype(float)
+    return join([Outcomes(right[None], np.zeros_like(right)[None]), outcomes])
+
+
+# Methods.
+
+EXIT_METHODS: dict[str, Callable[[Answers, np.ndarray], Outcomes]] = {
+    "optimal_stopping": stopping,
+    "entropy": partial(outcomes_of, rule="entropy"),
+    "coin": partial(outcomes_of, rule=RANDOM_MIXTURE),
+}
+NETWORK_METHODS: dict[str, Callable[[Sequence[Answers], np.ndarray], Outcomes]] = {
+    "a cascade": cascade,
+    "two, by a coin": choice_of_networks,
+}
+
+
+def load_exits(task: str, part: str, network: str) -> dict[int, Answers]:
+    """Load the networks with exits, by seed."""
+    return {
+        seed: load(task, network, seed, part)
+        for seed in SEEDS
+        if path_of(task, network, seed).exists()
+    }
+
+
+def load_ordinary(task: str, part: str, network: str) -> dict[int, list[Answers]]:
+    """Load the ordinary networks of every depth, by seed; seeds that lack a depth are left out."""
+    by_seed = {}
+    for seed in SEEDS:
+        names = [network.format(depth=depth) for depth in DEPTHS]
+        if all(path_of(task, name, seed).exists() for name in names):
+            by_seed[seed] = [load(task, name, seed, part) for name in names]
+    return by_seed
+
+
+def make_methods(task: str, part: str) -> dict[str, Method]:
+    """Make all methods on a part of a task's rows, by title, of the seeds that all of them have."""
+    methods: dict[str, Method] = {}
+    for exits, ordinary, suffix in (
+        (EXITS, ORDINARY, ""),
+        (TAUGHT_EXITS, TAUGHT_ORDINARY, ", taught"),
+    ):
+        with_exits = load_exits(task, part, exits)
+        without = load_ordinary(task, part, ordinary)
+        seeds = sorted(with_exits.keys() & without.keys())
+        for name, outcomes in EXIT_METHODS.items():
+            trained = [with_exits[seed] for seed in seeds]
+            methods[f"exits{suffix}: {name}"] = make_method(task, trained, outcomes)
+        for name, outcomes in NETWORK_METHODS.items():
+            trained = [without[seed] for seed in seeds]
+            methods[f"ordinary networks{suffix}: {name}"] = make_method(task, trained, outcomes)
+    return {title: method for title, method in methods.items() if method}
+
+
+def make_method(task: str, trained: Sequence, outcomes: Callable[..., Outcomes]) -> Method:
+    """Make a method of what was trained with each seed; see `methods.make_method`."""
+    method = []
+    for networks in trained:
+        labels = networks.labels if isinstance(networks, Answers) else networks[0].labels
+        fronts = []
+        for parts in halves(len(labels)):
+            settings = outcomes(networks, parts.calibration)
+            if task == "SICK":
+                settings = with_depth_0(settings, labels, parts.calibration)
+            fronts.append(choose_frontier(settings, parts))
+        method.append(fronts)
+    return method
+
+
+# Tables.
+
+
+def depths_table() -> str:
+    """Tabulate the accuracy of every exit, and of an ordinary network of its depth."""
+    cells = {}
+    rows = {EXITS: "an exit after each layer", ORDINARY: "an ordinary network of this depth"}
+    for (title, (task, part)), (network, name) in product(POPULATIONS.items(), rows.items()):
+        for depth in DEPTHS:
+            scores = []
+            for seed in SEEDS:
+                path = path_of(task, network.format(depth=depth), seed)
+                if path.exists():
+                    answers = load(task, network.format(depth=depth), seed, part)
+                    layer = depth if network == EXITS else 1
+                    scores.append(100 * answers.scores[layer - 1].mean())
+            if scores:
+                cells[str(depth), f"{title}: {name} ({len(scores)})"] = f"{np.mean(scores):.1f}"
+    return table("accuracy, % (seeds)", [str(depth) for depth in DEPTHS], cells)
+
+
+def equal_cost_table(methods: dict[str, dict[str, Method]]) -> str:
+    """Tabulate the accuracy of all methods at `BUDGETS`."""
+    cells: dict[tuple[str, str], str] = {}
+    for title, by_name in methods.items():
+        for name, method in by_name.items():
+            results = at_budgets(method, BUDGETS)
+            for budget, cost, score in zip(BUDGETS, results.cost, results.score, strict=True):
+                if cost.mean() < budget + 0.01:
+                    cells[str(budget), f"{title}: {name} ({len(method)})"] = (
+                        f"{100 * score.mean():.1f}"
+                    )
+    return table("accuracy at a cost of (seeds)", [str(budget) for budget in BUDGETS], cells)
+
+
+CLAIMS = (
+    ("exits: optimal_stopping", "exits: entropy"),
+    ("exits: optimal_stopping", "ordinary networks: a cascade"),
+    ("exits: optimal_stopping", "ordinary networks: two, by a coin"),
+)
+
+
+def claims_table(methods: dict[str, dict[str, Method]]) -> str:
+    """Tabulate the differences of methods side by side, with simultaneous intervals."""
+    contrasts = {}
+    for (title, by_name), (name, other_name) in product(methods.items(), CLAIMS):
+        if name not in by_name or other_name not in by_name:
+            continue
+        results, other = (at_budgets(by_name[key], BUDGETS) for key in (name, other_name))
+        for number, budget in enumerate(BUDGETS):
+            contrast = difference(results.score[number], other.score[number])
+            contrasts[str(budget), f"{title}: {name} − {other_name}"] = contrast
+    cells: Cells = {
+        key: estimate.difference_text() for key, estimate in estimate_all(contrasts).items()
+    }
+    return table("difference in points at a cost of", [str(budget) for budget in BUDGETS], cells)
+
+
+def main() -> None:
+    methods = {}
+    for title, (task, part) in POPULATIONS.items():
+        by_name = make_methods(task, part)
+        if by_name:
+            methods[title] = by_name
+    print(depths_table())
+    print()
+    print(equal_cost_table(methods))
+    print()
+    print(claims_table(methods))
+
+
+if __name__ == "__main__":
+    main()
