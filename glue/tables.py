@@ -6,7 +6,7 @@ import io
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -20,6 +20,19 @@ csv.field_size_limit(2**31 - 1)  # a cell may hold a document
 # Cells by column name. In a row with more cells than columns, the first surplus one is under None.
 Row = Mapping[str | None, str]
 NumberedRows = Iterator[tuple[int, Row]]  # with the 1-based line
+# Values by column name, as the file has them: texts of CSV and TSV, any of JSON lines and Parquet.
+Record = dict[str, Any]
+NumberedRecords = Iterator[tuple[int, Record]]
+
+STDIN = Path("/dev/stdin")  # the one path that may be a pipe
+
+
+def stop_at(error: UserError) -> None:
+    """Raise the error of a row that cannot be read; a reader may be given another `on_error`."""
+    raise error
+
+
+OnError = Callable[[UserError], None]
 
 
 def kind_of(path: Path) -> str:
@@ -55,6 +68,58 @@ def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], N
     return columns, _name_cells(columns, rows)
 
 
+def read_records(
+    path: Path, kind: str = "", on_error: OnError = stop_at
+) -> tuple[list[str], NumberedRecords]:
+    """Read the columns and rows of a table as `read_table` does, with values as the file has them.
+
+    The columns of JSON lines are those of the first object; later ones may have others.
+
+    Args:
+        path: the table; STDIN reads standard input.
+        kind: its suffix, such as ".csv"; default: as `kind_of` tells.
+        on_error: called with the error of a row that cannot be read, which is then left out; by
+            default it is raised.
+
+    Raises:
+        UserError: a file that cannot be read, then or while the rows are.
+    """
+    kind = kind or kind_of(path)
+    if kind == ".parquet":
+        return _parquet_records(path)
+    if kind in (".jsonl", ".json"):
+        objects = _json_objects(path, on_error)
+        first = next(objects, None)
+        if first is None:
+            return [], objects
+        return list(first[1]), chain([first], objects)
+    columns: list[str] = []
+
+    def handle(error: UserError) -> None:
+        """Raise an error of the header, without which no row has a meaning."""
+        if not columns:
+            raise error
+        on_error(error)
+
+    rows = _csv_cells(path, handle) if kind == ".csv" else _tsv_cells(path, handle)
+    columns += next(rows, (0, []))[1]
+    return columns, _checked_records(path, columns, rows, on_error)
+
+
+def _checked_records(
+    path: Path, columns: list[str], rows: Iterator[tuple[int, list[str]]], on_error: OnError
+) -> NumberedRecords:
+    """Put each cell under its column's name; a row with more cells than columns is an error."""
+    for number, row in _name_cells(columns, rows):
+        record: Record = {name: cell for name, cell in row.items() if name is not None}
+        if None in row:
+            on_error(
+                UserError(f"{path}, line {number}: more cells than the {len(columns)} columns")
+            )
+        else:
+            yield number, record
+
+
 def require_columns(path: Path, columns: Sequence[str], required: Iterable[str]) -> None:
     """Raise UserError unless a table has each of the required columns once."""
     if not columns:
@@ -81,20 +146,26 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 # Lines.
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, on_error: OnError = stop_at) -> Iterator[tuple[int, str]]:
     """Yield the lines of a UTF-8 file with their numbers from 1, and with their line ends.
 
     A byte order mark is left out. Only "\\n" ends a line, so a stray "\\r" or U+2028 within a text
-    stays in it. Raises UserError for a file that cannot be read, or is not UTF-8.
+    stays in it. Raises UserError for a file that cannot be read; `on_error` gets the error of a
+    line that is not UTF-8.
     """
-    if os.path.exists(path) and not os.path.isfile(path):
+    if path != STDIN and os.path.exists(path) and not os.path.isfile(path):
         # A pipe or a device may have no end.
         raise UserError(f"{path} is no regular file")
     is_gzip = path.suffix.lower() == ".gz"
     try:
         with gzip.open(path, "rb") if is_gzip else open(path, "rb") as file:
             for number, line in enumerate(file, start=1):
-                yield number, _decode_line(path, number, line)
+                try:
+                    text = _decode_line(path, number, line)
+                except UserError as error:
+                    on_error(error)
+                    continue
+                yield number, text
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"cannot read {path}: {reason}") from error
@@ -115,23 +186,31 @@ def _decode_line(path: Path, number: int, line: bytes) -> str:
 # CSV and TSV: the cells of each row, with the line on which the row begins.
 
 
-def _csv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _csv_cells(path: Path, on_error: OnError = stop_at) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of each row, in which commas and line breaks may be quoted."""
-    reader = csv.reader((line for _, line in read_lines(path)), strict=True)
+    taken: list[int] = []  # numbers of the lines of the row at hand: a quoted cell may span lines
+
+    def lines() -> Iterator[str]:
+        for number, line in read_lines(path, on_error):
+            taken.append(number)
+            yield line
+
+    reader = csv.reader(lines(), strict=True)
     while True:
-        first_line = reader.line_num + 1  # a quoted cell may span lines
+        taken.clear()
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            raise UserError(f"{path}, line {first_line}: not valid CSV: {error}") from error
+            on_error(UserError(f"{path}, line {taken[0]}: not valid CSV: {error}"))
+            continue
         if cells is None:
             return
-        yield first_line, cells or [""]
+        yield taken[0], cells or [""]
 
 
-def _tsv_cells(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _tsv_cells(path: Path, on_error: OnError = stop_at) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of each row; in GLUE's files quotes are part of the text."""
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, on_error):
         yield number, line.rstrip("\r\n").split("\t")
 
 
@@ -159,19 +238,27 @@ def _read_json(path: Path) -> tuple[list[str], NumberedRows]:
 
 
 def _json_rows(path: Path) -> NumberedRows:
+    """Yield the objects of a file as rows of texts."""
+    for number, record in _json_objects(path):
+        yield number, _text_cells(record)
+
+
+def _json_objects(path: Path, on_error: OnError = stop_at) -> NumberedRecords:
     """Yield the objects of a file, one on a line."""
-    for number, line in read_lines(path):
+    for number, line in read_lines(path, on_error):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            record = json.loads(line)
             # Escapes can spell half a surrogate pair, which no tokenizer takes.
-            json.dumps(row, ensure_ascii=False).encode("utf-8")
+            json.dumps(record, ensure_ascii=False).encode("utf-8")
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: not valid JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number}: expected one JSON object a line")
-        yield number, _text_cells(row)
+            on_error(UserError(f"{path}, line {number}: not valid JSON: {error}"))
+            continue
+        if isinstance(record, dict):
+            yield number, record
+        else:
+            on_error(UserError(f"{path}, line {number}: expected one JSON object a line"))
 
 
 def _text_cells(row: Mapping[str, Any]) -> Row:
@@ -192,6 +279,12 @@ def _text_cells(row: Mapping[str, Any]) -> Row:
 
 
 def _read_parquet(path: Path) -> tuple[list[str], NumberedRows]:
+    """Read the columns and rows of a Parquet file as texts."""
+    columns, records = _parquet_records(path)
+    return columns, ((number, _text_cells(record)) for number, record in records)
+
+
+def _parquet_records(path: Path) -> tuple[list[str], NumberedRecords]:
     """Read the columns and rows of a Parquet file, whose lines are its rows."""
     try:
         from pyarrow import parquet
@@ -200,13 +293,13 @@ def _read_parquet(path: Path) -> tuple[list[str], NumberedRows]:
     with _arrow_errors(path):
         file = parquet.ParquetFile(path)
 
-    def rows() -> NumberedRows:
+    def rows() -> NumberedRecords:
         number = 0
         with _arrow_errors(path):  # a page may be damaged
             for batch in file.iter_batches():
-                for row in batch.to_pylist():
+                for record in batch.to_pylist():
                     number += 1
-                    yield number, _text_cells(row)
+                    yield number, record
 
     return file.schema_arrow.names, rows()
 

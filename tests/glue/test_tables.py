@@ -9,6 +9,7 @@ import pytest
 from elbert_base.errors import UserError
 from glue.custom import custom_task
 from glue.splits import Example, Split, read_examples
+from glue.tables import read_records
 from glue.tasks import get_task
 from tests.conftest import write
 
@@ -258,3 +259,35 @@ def test_columns_may_have_other_names(tmp_path, suffix):
     assert read_examples(single, "", "train")[1][1:] == ("because", None, 1)
     with pytest.raises(UserError, match="--text_column_names a,b,c"):
         custom_task({"train": path}, text_columns="a,b,c")
+
+
+BROKEN_TABLES = {
+    ".csv": b'id,text\n1,"a, b"\n2,c,d\n3,\xff\n4,"e"f\n5,"g\nh"\n',
+    ".tsv": b"id\ttext\n1\ta, b\n2\tc\td\n3\t\xff\n4\te\tf\n5\tg\\nh\n",
+    ".jsonl": b'{"id": 1, "text": "a, b"}\n[1]\n\xff\n{"id": 4\n'
+    b'{"id": 5, "text": null, "x": [1]}\n',
+}
+
+
+@pytest.mark.parametrize("suffix", BROKEN_TABLES)
+def test_rows_that_cannot_be_read_are_left_out_with_their_lines_or_end_the_reading(
+    suffix, tmp_path
+):
+    path = write(tmp_path / f"table{suffix}", BROKEN_TABLES[suffix])
+    errors: list[UserError] = []
+    columns, records = read_records(path, on_error=errors.append)
+    rows = dict(records)
+    assert columns == ["id", "text"]
+    assert [str(row["id"]) for row in rows.values()] == ["1", "5"]
+    lines = (3, 4, 5) if suffix != ".jsonl" else (2, 3, 4)
+    assert [str(error).split(":")[0].split()[-1] for error in errors] == list(map(str, lines))
+    if suffix == ".jsonl":  # values stay as they are
+        assert rows[5] == {"id": 5, "text": None, "x": [1]}
+    with pytest.raises(UserError, match=f"line {lines[0]}"):
+        dict(read_records(path)[1])
+
+
+def test_a_header_that_cannot_be_read_is_an_error_whatever_becomes_of_rows(tmp_path):
+    path = write(tmp_path / "table.csv", b"id,\xff\n1,a\n")
+    with pytest.raises(UserError, match="line 1"):
+        read_records(path, on_error=[].append)
