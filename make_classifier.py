@@ -5,7 +5,9 @@
 
 Trains an exit after every layer by the recommended recipe, chooses a threshold on half of the dev
 rows and reports the other half, writes an int8 file and a report, and prints how to use them. The
-model goes to OUTPUT_DIR/model. Without --validation_file, a share of the training rows is the dev
+model goes to OUTPUT_DIR/model. With --recipe add_exits, MODEL_NAME_OR_PATH is a classifier that is
+already fine-tuned, whose head stays the last exit; --train_exits_only then changes none of its
+answers at full depth. Without --validation_file, a share of the training rows is the dev
 set, stratified by their labels. After an interruption, give the same command again to continue.
 
 Flags that are not listed below go to the training: run_glue.py --help has them. Needs
@@ -23,6 +25,7 @@ from typing import Any
 
 from elbert_base.errors import UserError
 from elbert_base.files import read_json
+from elbert_base.keys import RECIPES
 from glue.custom import custom_task
 from glue.splits import Split
 from glue.tables import as_csv
@@ -41,6 +44,7 @@ ONNX_PACKAGES = ("onnx_ir", "onnxscript", "onnxruntime")
 SMALL_HIDDEN_SIZE = 512
 SMALL_LEARNING_RATE = 1e-4
 LARGE_LEARNING_RATE = 3e-5
+EXITS_LEARNING_RATE = 1e-3  # of new exits on an encoder that stays as it is
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,7 @@ class Project:
         validation_share: share of the dev rows in `table`.
         max_drop: the largest loss of the metric by early exit.
         seed: random seed.
+        recipe: the configuration keys that the training starts from, by name.
     """
 
     table: Path
@@ -70,6 +75,7 @@ class Project:
     validation_share: float
     max_drop: float
     seed: int
+    recipe: str
 
     @property
     def model_dir(self) -> Path:
@@ -138,6 +144,13 @@ def read_project() -> Project:
         "--max_drop", type=float, default=0.01, help="largest loss of the metric by early exit"
     )
     parser.add_argument("--seed", type=int, default=42, help="random seed")
+    parser.add_argument(
+        "--recipe",
+        choices=tuple(RECIPES),
+        default="recommended",
+        help="configuration keys of the training; add_exits keeps the head of a fine-tuned "
+        "classifier as the last exit",
+    )
     args, training_flags = parser.parse_known_args()
     task = custom_task(
         {"train": args.train_file},
@@ -156,6 +169,7 @@ def read_project() -> Project:
         validation_share=args.validation_share,
         max_drop=args.max_drop,
         seed=args.seed,
+        recipe=args.recipe,
     )
 
 
@@ -210,12 +224,14 @@ def split_table(project: Project) -> tuple[Path, Path]:
 
 
 def train(project: Project, train_file: Path, dev_file: Path) -> None:
-    """Train an exit after every layer, by the recommended recipe."""
+    """Train an exit after every layer, by the recipe."""
     from elbert import load_config
 
     is_small = load_config(project.encoder).hidden_size <= SMALL_HIDDEN_SIZE
     learning_rate = SMALL_LEARNING_RATE if is_small else LARGE_LEARNING_RATE
-    flags = ["--model_type", "elbert", "--recipe", "recommended", "--do_train"]
+    if "--train_exits_only" in project.training_flags:
+        learning_rate = EXITS_LEARNING_RATE
+    flags = ["--model_type", "elbert", "--recipe", project.recipe, "--do_train"]
     flags += ["--model_name_or_path", project.encoder, "--seed", project.seed]
     flags += ["--train_file", train_file, "--validation_file", dev_file, *project.column_flags]
     flags += ["--output_dir", project.model_dir, "--learning_rate", f"{learning_rate:g}"]

@@ -7,7 +7,7 @@ parts. So a model whose layers alone are cast (`cast_layers`) keeps states, sums
 float32 while the matrix products run in half precision.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -202,22 +202,32 @@ class ExitLinear(nn.Linear):
         return row.view(*states.shape[:-1], -1)
 
 
+POOLER_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "relu": F.relu,
+}
+
+
 class Pooler(nn.Module):
     """The tanh of a linear map, (..., hidden) -> (..., size), with the tensor names of HF's pooler.
 
     It does not derive from nn.Linear: PEFT's all-linear would add an adapter behind the tanh.
+
+    activation: another one in place of tanh, by its name in POOLER_ACTIVATIONS.
     """
 
-    def __init__(self, config: AlbertConfig, size: int) -> None:
+    def __init__(self, config: AlbertConfig, size: int, activation: str = "tanh") -> None:
         super().__init__()
         self.config = config
+        self.activation = POOLER_ACTIVATIONS[activation]
         linear = nn.Linear(config.hidden_size, size)  # for its initial values
         self.weight = linear.weight
         self.bias = linear.bias
 
     def forward(self, states: Tensor) -> Tensor:
         """Pool states in the type of the weights."""
-        return F.linear(states.to(self.weight.dtype), self.weight, self.bias).tanh()
+        return self.activation(F.linear(states.to(self.weight.dtype), self.weight, self.bias))
 
 
 def pool(hidden: Tensor, mask: Tensor | None, pooler_input: str) -> Tensor:
@@ -258,15 +268,15 @@ class AlbertEncoder(nn.Module):
 
 
 class AlbertBackbone(nn.Module):
-    """Embeddings, encoder and pooler under HF ALBERT's names."""
+    """Embeddings, encoder and, unless `has_pooler` is off, pooler under HF ALBERT's names."""
 
-    def __init__(self, config: AlbertConfig) -> None:
+    def __init__(self, config: AlbertConfig, has_pooler: bool = True) -> None:
         super().__init__()
         self.num_layers = config.num_hidden_layers
         self.num_groups = config.num_hidden_groups
         self.embeddings = AlbertEmbeddings(config)
         self.encoder = AlbertEncoder(config)
-        self.pooler = Pooler(config, config.hidden_size)
+        self.pooler = Pooler(config, config.hidden_size) if has_pooler else None
 
     def group_of(self, layer: int) -> int:
         """Return the index of the group whose weights layer `layer` (0-based) has.

@@ -250,7 +250,14 @@ class ElbertConfig(EarlyExitConfig):
         if self.use_out_pooler or self.fc_size1 is None:
             self.fc_size1 = self.hidden_size
         self.fc_size2 = self.fc_size2 or self.hidden_size
-        self.num_exit_layers = self.num_exit_layers or self.num_hidden_groups
+        layers_below = self.num_hidden_layers - 1
+        default_exits = layers_below if self.keep_head else self.num_hidden_groups
+        self.num_exit_layers = self.num_exit_layers or default_exits
+        if self.keep_head and not 1 <= self.num_exit_layers <= layers_below:
+            raise UserError(
+                f"keep_head = true: num_exit_layers = {self.num_exit_layers}: allowed is 1 to "
+                f"{layers_below}, the layers below the kept head"
+            )
         self.num_exit = self.num_hidden_layers - 1
         self.idx_lst = list(range(self.num_exit))
 

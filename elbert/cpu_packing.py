@@ -261,11 +261,13 @@ class PackedPooler(PackedPart):
 
     def __init__(self, pooler: Pooler) -> None:
         super().__init__()
-        self.linear = PackedLinear(pooler.weight, pooler.bias, torch.tanh, ("tanh", ""))
+        activation = pooler.activation
+        fused = ("tanh", "") if activation is torch.tanh else None
+        self.linear = PackedLinear(pooler.weight, pooler.bias, activation, fused)
         self.close()
 
     def forward(self, states: Tensor) -> Tensor:
-        """tanh of the linear map."""
+        """Pool states as the original does."""
         return self.linear(states)
 
 

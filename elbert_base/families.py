@@ -11,7 +11,8 @@ from typing import Any
 MAPPING = "encoder.embedding_hidden_mapping_in"
 # For each family, regular expressions of its tensors' names, and what takes their place; they are
 # applied before LAYER_NAMES. RoBERTa's classification head is a pooler and a classifier. ELECTRA's
-# has the same names, but another activation than a pooler, so it is left out.
+# has another activation than a pooler: only an ELBERT that keeps a head (`keep_head`) has a place
+# for it.
 FAMILIES = {
     "bert": {r"^bert\.": ""},
     "roberta": {
@@ -19,8 +20,15 @@ FAMILIES = {
         r"^classifier\.dense\.": "pooler.",
         r"^classifier\.out_proj\.": "classifier.",
     },
-    "electra": {r"^electra\.": "", r"^embeddings_project\.": f"{MAPPING}."},
+    "electra": {
+        r"^electra\.": "",
+        r"^embeddings_project\.": f"{MAPPING}.",
+        r"^classifier\.dense\.": "kept_head.pooler.",
+        r"^classifier\.out_proj\.": "kept_head.classifier.",
+    },
 }
+# Of the pooler in the classification head of a family; tanh for the others.
+HEAD_ACTIVATIONS = {"electra": "gelu"}
 # Families that number only the tokens that are not padding; the first is pad_token_id + 1.
 SKIP_PADDING = ("roberta",)
 LAYER_NAMES = {

@@ -221,9 +221,22 @@ ELBERT_KEYS = {
     ),
     "num_exit_layers": shape_key(
         1,
-        "number of exit classifiers; 0: one for each layer with weights of its own",
+        "number of exit classifiers, without a kept head; 0: one for each layer with weights of "
+        "its own, or for each layer below a kept head",
         0,
         counts_layers=True,
+    ),
+    "keep_head": bool_key(
+        False,
+        "the last exit is the head of the fine-tuned classifier that the weights come from, with "
+        "its own pooler, which reads [CLS]",
+        shapes=True,
+    ),
+    "head_activation": str_key(
+        "tanh",
+        "activation of the kept head's pooler; read from the classifier's family",
+        choices=("tanh", "gelu", "relu"),
+        shapes=True,
     ),
     "correction_rank": shape_key(
         0,
@@ -321,6 +334,8 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         }
     },
 }
+# The same exits below the head of a classifier that is already fine-tuned.
+RECIPES["add_exits"] = {"elbert": RECIPES["recommended"]["elbert"] | {"keep_head": True}}
 
 MODE_KEYS = {"elbert": ELBERT, "ponder_albert": PONDER, "albert_act": ACT}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedDataParallelKwargs, set_seed
+from accelerate.utils import set_seed
 from transformers.utils import logging as hf_logging
 
 from elbert.cpu_packing import EMULATED, is_emulated
@@ -80,7 +80,6 @@ def session(
         run.no_cuda,
         precision,
         gradient_accumulation_steps=gradient_accumulation_steps,
-        kwargs_handlers=[DistributedDataParallelKwargs()],
     )
     start_script(accelerator, run.seed)
     check_output_dir(run, writes=run.do_train)

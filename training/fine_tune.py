@@ -85,9 +85,6 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     weights = weigh_classes(model, training.class_weights, task, features, accelerator.device)
 
     # The training itself.
-    ddp: Any = accelerator.ddp_handler  # `runs.start.session` gives it one
-    # ALBERT's own pooler has no part in a model whose exits have theirs.
-    ddp.find_unused_parameters = not getattr(config, "use_out_pooler", True)
     trainer = Trainer(
         accelerator,
         state,
@@ -227,7 +224,7 @@ def answer_mean_score(model: AlbertPreTrainedModel, features: Features) -> None:
 
 
 def freeze_encoder(model: AlbertPreTrainedModel) -> None:
-    """Leave only the exits to be trained, as in DeeBERT's second stage."""
+    """Leave only the exits to be trained, as in DeeBERT's second stage; a kept head is not."""
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(model.new_parts))
 

@@ -88,6 +88,8 @@ class StartingModel:
             return self.mode.model_class(config)
         path = find_file(self.weights, "config.json")
         trained_on = read_json(path).get("finetuning_task") if path else None
+        if getattr(config, "keep_head", False):
+            trained_on = config.finetuning_task  # the user says that the head is of this task
         model, report = load_model(
             self.mode.model_class,
             self.weights,

@@ -4,7 +4,7 @@ Training weighs the losses of all exits; inference stops each example where its 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..depth import (
     LayerWeights,
     layer_states,
 )
-from ..loading.weights import ELBERT_NAMES
+from ..loading.weights import ELBERT_NAMES, KEPT_HEAD_NAMES
 from ..losses import distillation_loss, joint_loss, task_loss
 from ..rules import LayerOutput, State, scan_answers
 
@@ -40,18 +40,31 @@ class ExitClassifier(nn.Module):
         else:
             self.classifier = ExitLinear(config.fc_size1, config.label_count)
 
-    def forward(self, pooled: Tensor, shared_pooler: Pooler) -> Tensor:
+    def forward(self, pooled: Tensor, shared_pooler: Pooler | None) -> Tensor:
         """Classify pooled states (..., hidden): logits (..., num_labels), float32.
 
         shared_pooler: ALBERT's own, for an exit that has none.
         """
-        pooler = self.pooler or shared_pooler
+        pooler: Any = self.pooler or shared_pooler
         features = pooler(pooled)
         if self.training:  # a call of dropout that does nothing is 3% of an exit check
             features = self.dropout(features)
         if hasattr(self, "classifier"):
             return self.classifier(features).float()
         return self.classifier2(self.classifier1(features).tanh()).float()
+
+
+class KeptHead(ExitClassifier):
+    """The head of a classifier that was fine-tuned without exits: the exit of the last layer.
+
+    It has one linear layer behind a pooler that reads [CLS], whatever the other exits have.
+    """
+
+    def __init__(self, config: ElbertConfig) -> None:
+        nn.Module.__init__(self)
+        self.pooler = Pooler(config, config.hidden_size, config.head_activation)
+        self.dropout = nn.Dropout(config.classifier_dropout_prob)
+        self.classifier = ExitLinear(config.hidden_size, config.label_count)
 
 
 class ElbertForSequenceClassification(EarlyExitModel):
@@ -63,14 +76,18 @@ class ElbertForSequenceClassification(EarlyExitModel):
 
     config_class = ElbertConfig
     config: ElbertConfig  # pyrefly: ignore[bad-override-mutable-attribute]  # HF's is any
-    tensor_names = ELBERT_NAMES
-    task_parts = ("albert.encoder.exit_out_layer", "exit_weights")
-    new_parts = ("albert.pooler.", *task_parts)
+    task_parts = ("albert.encoder.exit_out_layer", "albert.encoder.kept_head.", "exit_weights")
+    new_parts = ("albert.pooler.", "albert.encoder.exit_out_layer", "exit_weights")
     optional_parts = ("exit_weights",)  # the published code does not save it
+    # The published code has ALBERT's pooler even where exits have poolers of their own.
+    _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012 (HF's own)
+        r"embeddings\.position_ids$",
+        r"^albert\.pooler\.",
+    ]
 
     def __init__(self, config: ElbertConfig) -> None:
         super().__init__(config)
-        self.albert = AlbertBackbone(config)
+        self.albert = AlbertBackbone(config, has_pooler=config.use_out_pooler)
         self.num_exits = config.num_exit_layers
         encoder = self.albert.encoder
         if self.num_exits == 1:
@@ -79,11 +96,17 @@ class ElbertForSequenceClassification(EarlyExitModel):
             encoder.exit_out_layers = nn.ModuleList(
                 ExitClassifier(config) for _ in range(self.num_exits)
             )
+        encoder.register_module("kept_head", KeptHead(config) if config.keep_head else None)
         # The published code kept W outside the model and lost it on saving.
         self.exit_weights = None
         if config.weight_name == "dyn":
             self.exit_weights = nn.Parameter(torch.full((config.num_exit,), config.w_init))
         self.post_init()
+
+    @property
+    def tensor_names(self) -> Mapping[str, str]:  # pyrefly: ignore[bad-override]  # by the keys
+        """Names of HF's heads, and the exit that has their tensors."""
+        return KEPT_HEAD_NAMES if self.config.keep_head else ELBERT_NAMES
 
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
@@ -146,8 +169,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
         `all_logits` (layers, batch, num_labels), and each of `layer_signals` (batch, layers).
         """
         pooled_layers = []
-        for states in layer_states(self, hidden, mask):
-            pooled_layers.append(pool(states, mask, self.config.pooler_input))
+        for layer, states in enumerate(layer_states(self, hidden, mask)):
+            pooled_layers.append(self.pool_for_exit(states, mask, self.exit_number(layer)))
         pooled = torch.stack(pooled_layers)
         signals = {name: x.T for name, x in self.layer_signals(pooled).items()}
         return {"all_logits": self.answer_layers(pooled), **signals}
@@ -194,12 +217,23 @@ class ElbertForSequenceClassification(EarlyExitModel):
     def exit_heads(self) -> Sequence[ExitClassifier]:
         """List the exit classifiers, from the first layers' to the last ones'."""
         encoder: Any = self.albert.encoder
-        return [encoder.exit_out_layer] if self.num_exits == 1 else encoder.exit_out_layers
+        new_exits = [encoder.exit_out_layer] if self.num_exits == 1 else encoder.exit_out_layers
+        return new_exits if encoder.kept_head is None else [*new_exits, encoder.kept_head]
 
     def exit_number(self, layer: int) -> int:
-        """Tell which of `exit_heads` layer `layer` (0-based) has: layers share in equal runs."""
-        layers_of_exit = self.config.num_hidden_layers // self.num_exits
-        return min(layer // layers_of_exit, self.num_exits - 1)
+        """Tell which of `exit_heads` layer `layer` (0-based) has: layers share in equal runs.
+
+        A kept head is the last one, and the last layer's alone.
+        """
+        layers = self.config.num_hidden_layers - int(self.config.keep_head)
+        if layer == layers:
+            return self.num_exits
+        return min(layer // (layers // self.num_exits), self.num_exits - 1)
+
+    def pool_for_exit(self, hidden: Tensor, mask: Tensor | None, exit_number: int) -> Tensor:
+        """Pool states (batch, length, hidden) for one of `exit_heads`: (batch, hidden)."""
+        is_kept_head = exit_number == self.num_exits
+        return pool(hidden, mask, "cls" if is_kept_head else self.config.pooler_input)
 
     def layer_weights(self, layer: int) -> LayerWeights:
         return LayerWeights(group=self.albert.group_of(layer), exit=self.exit_number(layer))
@@ -215,7 +249,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
     def layer_output(
         self, hidden: Tensor, mask: Tensor | None, weights: LayerWeights, state: ExampleState
     ) -> tuple[LayerOutput, State]:
-        pooled = pool(hidden, mask, self.config.pooler_input)
+        pooled = self.pool_for_exit(hidden, mask, weights.exit)
         exit_classifier = self.exit_heads()[weights.exit]
         logits = exit_classifier(pooled, self.albert.pooler)
         return LayerOutput(logits, self.layer_signals(pooled)), ()

@@ -9,7 +9,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import KeyValues, resolve
-from elbert_base.families import FAMILIES, SKIP_PADDING, family_of
+from elbert_base.families import FAMILIES, HEAD_ACTIVATIONS, SKIP_PADDING, family_of
 from elbert_base.files import find_file, has_weights, local_folder, read_json
 from elbert_base.keys import mode_name
 
@@ -114,6 +114,7 @@ def as_albert(values: dict[str, Any]) -> dict[str, Any]:
     defaults = CONFIG_MAPPING[family]().to_dict()
     shared_names = [name for name in defaults if name in ALBERT_KEYS or name == "pad_token_id"]
     values = {**{name: defaults[name] for name in shared_names}, **values}
+    values["head_activation"] = HEAD_ACTIVATIONS.get(family, "tanh")
     # These encoders do not take what follows a separator for a second segment.
     values["eos_token_id"] = None
     values["num_hidden_groups"] = values["num_hidden_layers"]

@@ -33,6 +33,11 @@ ModelT = TypeVar("ModelT", bound=AlbertPreTrainedModel)
 MODERN_NAMES = {r"\.gamma$": ".weight", r"\.beta$": ".bias"}  # older BERTs have gamma and beta
 SHARED_LAYER = r"encoder\.albert_layer_groups\.0\.albert_layers\.0\."
 ELBERT_NAMES = {r"^classifier\.": "albert.encoder.exit_out_layer.classifier."}  # of HF's head
+# Of a fine-tuned classifier whose pooler and classifier become the last exit.
+KEPT_HEAD_NAMES = {
+    r"^(kept_head\.|(?=classifier\.))": "albert.encoder.kept_head.",
+    r"^albert\.pooler\.": "albert.encoder.kept_head.pooler.",
+}
 ACT_NAMES = {
     SHARED_LAYER: "encoder.albert_layer.",
     r"encoder\.albert_layer\.attention\.LayerNorm\.": "encoder.albert_layer.LayerNorm.",
@@ -210,7 +215,15 @@ def read_tensors_for(model: AlbertPreTrainedModel, folder: str | Path) -> Tensor
     classifier = tensors.get("classifier.weight")
     if classifier is not None and len(classifier) != model.config.num_labels:
         tensors = rename_tensors(tensors, {r"^classifier\.": "other_classifier."})
-    return rename_tensors(tensors, model.tensor_names)
+    tensors = rename_tensors(tensors, model.tensor_names)
+    keeps_head = getattr(model.config, "keep_head", False)
+    if keeps_head and "albert.encoder.kept_head.classifier.weight" not in tensors:
+        raise UserError(
+            f"{folder}: keep_head = true asks for a fine-tuned classifier of "
+            f"{model.config.num_labels} labels, whose head is kept; here is none. Fine-tune one "
+            "first, or train all exits anew, with --recipe recommended"
+        )
+    return tensors
 
 
 def load_into(

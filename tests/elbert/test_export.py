@@ -37,6 +37,14 @@ STOPPING_VALUE = {
     "stopping_thresholds": [[0.0, 0.0, 0.1, 0.2], [1.0, 0.0, 0.3, 0.3]],
     "exit_calibration": [[0.1, 1.2, 0.0], [0.0, 0.5, 0.5]],
 }
+KEPT_HEAD = {
+    "thres_name": "bias_3",
+    "pooler_input": "mean",
+    "use_out_pooler": False,
+    "num_exit_layers": 0,
+    "keep_head": True,
+    "head_activation": "gelu",
+}
 MODELS = {
     "bias_3": {"thres_name": "bias_3", "num_labels": 3, "num_hidden_layers": 6, **SETTINGS},
     "entropy": {"thres_name": "entropy"},
@@ -53,7 +61,7 @@ MODELS = {
     "regression": {"thres_name": "bias_1", "num_labels": 1},
     "regression patience": {"thres_name": "patience", "num_labels": 1, "inner_group_num": 2},
     "exits and groups": {"num_exit_layers": 3, "num_hidden_groups": 2, "num_hidden_layers": 6},
-    "untied": {"num_hidden_groups": 4, "thres_name": "bias_3", "embedding_size": 32},
+    "untied": {"num_hidden_groups": 4, "embedding_size": 32, **KEPT_HEAD},
     "corrected": {"num_hidden_groups": 4, "correction_rank": 3},
     "RoBERTa": {"num_hidden_groups": 4, "positions_skip_padding": True, "pad_token_id": 1},
     "one layer": {"num_hidden_layers": 1, "thres_name": "bias_2"},

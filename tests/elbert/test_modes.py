@@ -51,6 +51,11 @@ def elberts(draw) -> torch.nn.Module:
         shape[name] = draw(st.integers(1, shape["num_hidden_layers"]))
     if draw(st.booleans()):
         shape["exit_calibration"] = CALIBRATIONS[shape["num_labels"]]
+    layers_below = shape["num_hidden_layers"] - 1
+    if layers_below and draw(st.booleans()):
+        activation = draw(st.sampled_from(["tanh", "gelu", "relu"]))
+        exits = min(shape["num_exit_layers"], layers_below)
+        shape |= {"keep_head": True, "head_activation": activation, "num_exit_layers": exits}
     return tiny_model(draw(seeds), **shape)
 
 

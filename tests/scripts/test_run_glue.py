@@ -13,14 +13,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, pipeline
 
 import run_glue
 from elbert import Classifier, load_pretrained, load_tokenizer
 from elbert.cpu_packing import EMULATED, is_emulated
+from glue.splits import read_examples
+from glue.tasks import get_task
 from tests.berts import save, tiny_encoder
 from tests.commands import ROOT, edit_key, ran, report_of, scalars
-from tests.conftest import PAIRS, edit_json, sentence, slow, tsv, write_sts_b
+from tests.conftest import PAIRS, RTE_LABELS, edit_json, sentence, slow, tsv, write_sts_b
 
 LABELS = ("contradiction", "entailment", "neutral")
 
@@ -411,6 +413,27 @@ def test_a_flag_may_name_an_exit_config_anywhere(albert_dir, glue, tmp_path):
     path_flags = ("--set", "exit_config_path=typo.json", "--overwrite_output_dir")
     outcome = glue(out, "--do_train", *path_flags, weights=weights)
     outcome.refused(f"{weights / 'typo.json'} does not exist")
+
+
+def test_a_fine_tuned_classifier_gets_exits_and_keeps_its_answers(glue, rte, tmp_path):
+    """A BERT of HF's, which teaches the new exits itself."""
+    names = dict(enumerate(RTE_LABELS))
+    twin = tiny_encoder("bert", "ForSequenceClassification", num_labels=2, id2label=names)
+    source, out = save(twin, tmp_path / "hf"), tmp_path / "out"
+    steps = ("--max_steps", 3, "--learning_rate", 1e-2, "--teacher", source)
+    keys = ("--recipe", "add_exits", "--set", "exit_thres=0")
+    glue(out, "--do_train", "--train_exits_only", *steps, *keys, weights=source).done()
+    ours, theirs = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
+    head = "albert.encoder.kept_head"
+    assert ours[f"{head}.pooler.weight"].equal(theirs["bert.pooler.dense.weight"])
+    assert ours[f"{head}.classifier.weight"].equal(theirs["classifier.weight"])
+    assert any("exit_out_layers.0.pooler" in name for name in ours)
+    expect_answers_of = pipeline("text-classification", str(source))
+    for row in read_examples(get_task("rte"), rte, "dev"):
+        answer = Classifier(out)((row.text_a, row.text_b))
+        expected = expect_answers_of({"text": row.text_a, "text_pair": row.text_b})
+        assert (answer["label"], answer["exit_layer"]) == (expected["label"], 3)
+        assert answer["score"] == pytest.approx(expected["score"], abs=1e-5)
 
 
 @pytest.mark.parametrize("mode", ["elbert", "ponder_albert", "albert_act"])

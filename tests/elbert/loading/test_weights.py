@@ -17,9 +17,11 @@ from elbert import (
     load_pretrained,
     load_tokenizer,
 )
+from elbert.cpu_packing import packed_copy
 from elbert_base.files import local_folder, weights_hash
+from elbert_base.keys import RECIPES
 from runs.settings import ModelSettings, fetch_models
-from tests.berts import SIZES, save, tiny_encoder
+from tests.berts import FAMILIES, SIZES, save, tiny_encoder
 from tests.conftest import TINY, edit_json, random_ids, tiny_config, tiny_model
 from tests.models import assert_near, hidden_states, mask_of
 
@@ -319,6 +321,27 @@ def test_weights_are_read_whole_or_refused_with_the_cause(spoilt, tmp_path):
     message = error_of(folder)
     for word in (str(folder), *words):
         assert word in message
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_head_of_a_fine_tuned_classifier_is_kept_as_the_last_exit(family, tmp_path):
+    """Its answers are HF's; the exits below have poolers of their own, and another pooling."""
+    twin = tiny_encoder(family, "ForSequenceClassification", num_labels=3)
+    keys = RECIPES["add_exits"]["elbert"]
+    model, report = load_pretrained(save(twin, tmp_path), **keys)
+    assert report.ignored == []
+    assert {name.split(".")[2] for name in report.initialised} == {"exit_out_layers"}
+    assert len(model.exit_heads()) == model.config.num_hidden_layers
+    mask = mask_of([40, 3, 17])
+    ids = random_ids(3, 40).masked_fill(mask == 0, twin.config.pad_token_id)
+    with torch.no_grad():
+        expected = twin(ids, mask).logits
+        assert_near(model.eval()(ids, mask, output_all_exits=True).all_logits[-1], expected)
+        model.config.exit_thres = 0.0
+        assert_near(packed_copy(model).exit_early(ids, mask).logits, expected)
+    bare = save(tiny_encoder(family), tmp_path / "bare")
+    with pytest.raises(UserError, match="asks for a fine-tuned classifier of 3 labels"):
+        load_pretrained(bare, num_labels=3, **keys)
 
 
 def test_the_real_minilm_equals_hf():
