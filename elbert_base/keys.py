@@ -327,6 +327,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
     "recommended": {
         "elbert": {
             "weight_name": "equal",
+            "exit_lr_factor": 4.0,
             "use_out_pooler": False,
             "num_exit_layers": 0,
             "pooler_input": "mean",

@@ -31,10 +31,16 @@ from experiments.comparison.methods import (
     join,
     outcomes_of,
 )
-from experiments.comparison.recordings import DEV, SENTENCES, Answers, load, path_of
-from experiments.comparison.tables import BUDGETS, DEPTHS, Cells, estimate_all, table
+from experiments.comparison.recordings import (
+    CONFIRMING_SEEDS,
+    DEV,
+    SENTENCES,
+    Answers,
+    load,
+    path_of,
+)
+from experiments.comparison.tables import BUDGETS, DEPTHS, estimate_cells, table
 
-SEEDS = range(11, 16)
 POPULATIONS = {  # by title: task, and part of its rows
     "SST-2, dev set": ("SST-2", DEV),
     "SST-2, other sentences": ("SST-2", SENTENCES),
@@ -125,7 +131,7 @@ def load_exits(task: str, part: str, network: str) -> dict[int, Answers]:
     """Load the networks with exits, by seed."""
     return {
         seed: load(task, network, seed, part)
-        for seed in SEEDS
+        for seed in CONFIRMING_SEEDS
         if path_of(task, network, seed).exists()
     }
 
@@ -133,7 +139,7 @@ def load_exits(task: str, part: str, network: str) -> dict[int, Answers]:
 def load_ordinary(task: str, part: str, network: str) -> dict[int, list[Answers]]:
     """Load the ordinary networks of every depth, by seed; seeds that lack a depth are left out."""
     by_seed = {}
-    for seed in SEEDS:
+    for seed in CONFIRMING_SEEDS:
         names = [network.format(depth=depth) for depth in DEPTHS]
         if all(path_of(task, name, seed).exists() for name in names):
             by_seed[seed] = [load(task, name, seed, part) for name in names]
@@ -184,7 +190,7 @@ def depths_table() -> str:
     for (title, (task, part)), (network, name) in product(POPULATIONS.items(), rows.items()):
         for depth in DEPTHS:
             scores = []
-            for seed in SEEDS:
+            for seed in CONFIRMING_SEEDS:
                 path = path_of(task, network.format(depth=depth), seed)
                 if path.exists():
                     answers = load(task, network.format(depth=depth), seed, part)
@@ -226,9 +232,7 @@ def claims_table(methods: dict[str, dict[str, Method]]) -> str:
         for number, budget in enumerate(BUDGETS):
             contrast = difference(results.score[number], other.score[number])
             contrasts[str(budget), f"{title}: {name} − {other_name}"] = contrast
-    cells: Cells = {
-        key: estimate.difference_text() for key, estimate in estimate_all(contrasts).items()
-    }
+    cells = estimate_cells(contrasts)
     return table("difference in points at a cost of", [str(budget) for budget in BUDGETS], cells)
 
 

@@ -51,9 +51,16 @@ def path_of(task: str, network: str, seed: int) -> Path:
     return RECORDED / f"{name}.safetensors"
 
 
+CONFIRMING_SEEDS = range(11, 16)  # of `confirmation.py` alone: trained later, all in bf16
+
+
 def seeds(task: str, network: str) -> list[int]:
-    """List the seeds of which there is a recording."""
-    return [seed for seed in range(100) if path_of(task, network, seed).exists()]
+    """List the seeds of which there is a recording, without those that confirm."""
+    return [
+        seed
+        for seed in range(100)
+        if seed not in CONFIRMING_SEEDS and path_of(task, network, seed).exists()
+    ]
 
 
 class Name(NamedTuple):

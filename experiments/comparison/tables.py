@@ -76,6 +76,17 @@ def estimate_all(contrasts: Mapping[Key, Contrast]) -> dict[Key, Estimate]:
     return dict(zip(contrasts, simultaneous(list(contrasts.values())), strict=True))
 
 
+def estimate_cells(contrasts: Mapping[tuple[str, str], Contrast]) -> dict[tuple[str, str], str]:
+    """Estimate the contrasts of a table simultaneously, as text, by column and row.
+
+    The contrasts of a row compare the same methods, at different costs.
+    """
+    rows = [row for _, row in contrasts]
+    estimates = simultaneous(list(contrasts.values()), rows)
+    texts = [estimate.difference_text() for estimate in estimates]
+    return dict(zip(contrasts, texts, strict=True))
+
+
 # At equal cost.
 
 HEADLINES = (
@@ -163,9 +174,7 @@ def claims(methods: Methods) -> str:
                 row = f"{task}: {title} − {other_title}"
                 contrast = difference(results.score[number], other.score[number])
                 contrasts[str(budget), row] = contrast
-    cells = {}
-    for key, estimate in estimate_all(contrasts).items():
-        cells[key] = estimate.difference_text()
+    cells = estimate_cells(contrasts)
     return table("difference in points at a cost of", [str(x) for x in BUDGETS], cells)
 
 

@@ -22,8 +22,14 @@ def optimiser_of(model, decay: float = 0.1) -> torch.optim.AdamW:
         (tiny_model(w_lr=0.02, use_out_pooler=False, use_fc2=True), "exit_weights", 0.02, False),
         (PonderAlbertClassifier(PonderAlbertConfig(**TINY, lambda_lr=0.03)), "ponder.", 0.03, True),
         (PonderAlbertClassifier(PonderAlbertConfig(**TINY)), "ponder.", 1e-3, True),
+        (
+            tiny_model(exit_lr_factor=4.0, weight_name="equal", num_exit_layers=4),
+            "albert.encoder.exit_out_layers.",
+            4e-3,
+            True,
+        ),
     ],
-    ids=["w_lr", "lambda_lr", "one rate"],
+    ids=["w_lr", "lambda_lr", "one rate", "exits"],
 )
 def test_every_parameter_has_its_rate_and_decay(model, own, rate, is_clipped):
     names = {id(p): n for n, p in model.named_parameters()}
