@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from elbert.loading.configs import ORIGIN_KEYS
 from elbert_base.errors import UserError
-from elbert_base.files import read_json
+from elbert_base.files import file_hash, has_weights, joint_hash, read_json, weight_files
 from elbert_base.keys import path_keys
 from runs import files
 from runs.fingerprint import differences
@@ -105,6 +105,7 @@ class RunFingerprint:
 
     arguments: Json  # the flags that alter a step
     batch_size: int  # examples of a batch, over all processes
+    inputs: Json = field(default_factory=dict)  # SHA-256 of what it reads, as `input_hashes`
     data: str = ""  # fingerprint of the training data; "" while it is unknown
     model: Json = field(default_factory=dict)  # keys of its configuration; {} while unknown
 
@@ -133,6 +134,7 @@ def by_flag(record: Json) -> Json:
 def run_fingerprint(
     settings: ScriptSettings,
     processes: int,
+    inputs: Json,
     data: str = "",
     config: PreTrainedConfig | None = None,
 ) -> RunFingerprint:
@@ -143,20 +145,40 @@ def run_fingerprint(
 
     Args:
         settings: all of the script's, whose flags are compared.
+        inputs: hashes of what the run reads, as `input_hashes` returns them.
         data: fingerprint of the training data, once it is known.
         config: the model's configuration, once it is known.
     """
     flags = fixed_flags(*settings)
     batch_size = settings.training.per_gpu_train_batch_size * processes
     if config is None:
-        return RunFingerprint(flags, batch_size, data)
+        return RunFingerprint(flags, batch_size, inputs, data)
     ignored_keys = {*ORIGIN_KEYS, *path_keys(""), "dtype"}
     table = getattr(config, "table", None)  # a dense ALBERT has none
     if table:
         ignored_keys.update(table.exit_keys)
     config_keys = json.loads(config.to_json_string(use_diff=False))
     model = {name: value for name, value in config_keys.items() if name not in ignored_keys}
-    return RunFingerprint(flags, batch_size, data, model)
+    return RunFingerprint(flags, batch_size, inputs, data, model)
+
+
+def input_hashes(inputs: Mapping[str, Iterable[str | Path | None]]) -> Json:
+    """Hash the files that a training reads, by what they are to it.
+
+    inputs: files, and folders of models, which stand for their weights; None and hub names, whose
+        files are not here, are left out.
+    """
+    hashes = {}
+    for name, sources in inputs.items():
+        paths: list[Path] = []
+        for source in sources:
+            if source and has_weights(source):
+                paths.extend(weight_files(source))
+            elif source and os.path.isfile(source):
+                paths.append(Path(source))
+        if paths:
+            hashes[name] = joint_hash([file_hash(path) for path in paths])
+    return hashes
 
 
 # Saving and loading.
@@ -260,19 +282,27 @@ def damage(checkpoint: Path) -> str | None:
 def was_finished(run: RunSettings, fingerprint: RunFingerprint) -> bool:
     """Tell whether --resume_from_checkpoint latest finds the training finished already.
 
-    Raises UserError where the finished training was of other flags.
+    Raises UserError where the finished training was of other flags, rows or starting weights.
     """
     output_dir = Path(run.output_dir)
     has_model = (output_dir / SAFE_WEIGHTS_NAME).exists() and is_finished(output_dir)
     if run.resume_from_checkpoint != "latest" or not has_model:
         return False
     record = read_json(output_dir / FINISHED) if (output_dir / FINISHED).exists() else {}
+    advice = (
+        "To train with these, choose another --output_dir, or give --overwrite_output_dir without "
+        "--resume_from_checkpoint; to evaluate what is there, leave out --do_train"
+    )
     changes = fingerprint.changes_since(record) if record else ""
     if changes:
         raise UserError(
-            f"training in {output_dir} is finished, and was of other flags: {changes}. To train "
-            "with these, choose another --output_dir, or give --overwrite_output_dir without "
-            "--resume_from_checkpoint; to evaluate what is there, leave out --do_train"
+            f"training in {output_dir} is finished, and was of other flags: {changes}. {advice}"
+        )
+    changed_inputs = differences(record.get("inputs", {}), fingerprint.inputs)
+    if changed_inputs:
+        raise UserError(
+            f"training in {output_dir} is finished, and was of other "
+            f"{' and '.join(changed_inputs)}: the files have changed since. {advice}"
         )
     logger.info("Training in %s is finished: nothing to resume", output_dir)
     remove_best(output_dir)  # a run that was killed at its very end had no time for it

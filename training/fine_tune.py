@@ -29,7 +29,14 @@ from runs.console import log_facts
 from runs.flags import as_dict
 from runs.job import Job, find_task
 from runs.settings import DataSettings, GlueSettings, TrainingSettings
-from training.checkpoints import Best, TrainState, find_start, run_fingerprint, was_finished
+from training.checkpoints import (
+    Best,
+    TrainState,
+    find_start,
+    input_hashes,
+    run_fingerprint,
+    was_finished,
+)
 from training.class_weights import class_weights
 from training.log import TrainingLog
 from training.optimizer import make_optimizer, make_schedule
@@ -62,7 +69,14 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     metric = parse_metric(mode, task, training.metric_for_best_model, "--metric_for_best_model")
 
     # What the training starts from.
-    if was_finished(run, run_fingerprint(settings, processes)):
+    inputs = input_hashes(
+        {
+            "training rows": [Split(task, data.folder, "train").path, data.unlabelled_file],
+            "starting weights": [settings.model.model_name_or_path],
+            "weights of the teacher": [settings.model.teacher],
+        }
+    )
+    if was_finished(run, run_fingerprint(settings, processes, inputs)):
         return
     start = StartingModel.of(settings.model, mode, settings.mode.keys)
     checkpoint = find_start(run, [start.weights])
@@ -90,7 +104,7 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
         state,
         run=run,
         training=training,
-        fingerprint=run_fingerprint(settings, processes, features.digest(), model.config),
+        fingerprint=run_fingerprint(settings, processes, inputs, features.digest(), model.config),
         flags=as_dict(*settings),
         report={"class_weights": weights} if weights else {},
     )

@@ -20,7 +20,7 @@ from runs.console import markdown_table
 from runs.fingerprint import file_fingerprint, fingerprint
 from runs.flags import as_dict
 from runs.output_dir import check_finished
-from training.checkpoints import TrainState, find_start, run_fingerprint, was_finished
+from training.checkpoints import TrainState, find_start, input_hashes, run_fingerprint, was_finished
 from training.layer_sharing.student import new_student
 from training.layer_sharing.teacher import StateTeacher, load_teacher
 from training.log import Sums, TrainingLog, add_sums
@@ -112,11 +112,12 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
     run = settings.run
     training = settings.training
     processes = accelerator.num_processes
-    if was_finished(run, run_fingerprint(settings, processes)):
-        return
     sources = [flags.model_name_or_path]
     if flags.initial_student:
         sources.append(flags.initial_student)
+    inputs = input_hashes({"training text": settings.text.train_files, "weights": sources})
+    if was_finished(run, run_fingerprint(settings, processes, inputs)):
+        return
     checkpoint = find_start(run, sources)
     teacher, tokenizer = load_teacher(settings, flags.num_hidden_layers, accelerator.device)
     student = new_student(flags, teacher)
@@ -148,7 +149,7 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
         state,
         run=run,
         training=training,
-        fingerprint=run_fingerprint(settings, processes, data_fingerprint, student.config),
+        fingerprint=run_fingerprint(settings, processes, inputs, data_fingerprint, student.config),
         flags=as_dict(*settings),
     )
     trainer.begin(checkpoint)

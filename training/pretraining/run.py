@@ -20,7 +20,7 @@ from runs.flags import as_dict
 from runs.folder import RunFolder
 from runs.provenance import provenance
 from runs.settings import RunSettings
-from training.checkpoints import TrainState, find_start, run_fingerprint, was_finished
+from training.checkpoints import TrainState, find_start, input_hashes, run_fingerprint, was_finished
 from training.log import Sums, TrainingLog, add_sums
 from training.optimizer import make_optimizer
 from training.pretraining.data import PretrainingData
@@ -55,9 +55,12 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
     run = settings.run
     training = settings.training
     processes = accelerator.num_processes
-    if was_finished(run, run_fingerprint(settings, processes)):
-        return
     weights_source = model_flags.model_name_or_path
+    inputs = input_hashes(
+        {"training text": settings.text.train_files, "starting weights": [weights_source]}
+    )
+    if was_finished(run, run_fingerprint(settings, processes, inputs)):
+        return
     checkpoint = find_start(run, [weights_source] if weights_source else [])
     tokenizer_source = model_flags.tokenizer_name or weights_source or run.output_dir
     if model_flags.train_tokenizer:
@@ -84,7 +87,7 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
         state,
         run=run,
         training=training,
-        fingerprint=run_fingerprint(settings, processes, data[0].fingerprint, model.config),
+        fingerprint=run_fingerprint(settings, processes, inputs, data[0].fingerprint, model.config),
         flags=as_dict(*settings),
     )
     trainer.begin(checkpoint)
