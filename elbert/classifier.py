@@ -1,8 +1,11 @@
 """Classifying texts with a trained model of any mode: `classify`, `Classifier`, a pipeline."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import islice
+from numbers import Integral
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -10,20 +13,26 @@ from transformers import TextClassificationPipeline
 from transformers.utils import ModelOutput
 
 from elbert_base.errors import UserError
-from elbert_base.files import local_folder
+from elbert_base.files import has_weights, local_folder, weights_hash
 from elbert_base.runtime import noticing_contention
 
-from .cpu_packing import cast_layers, dtype_of, packed_copy
+from .configuration import AdaptiveConfig, EarlyExitConfig, ElbertConfig, config_class_of
+from .cpu_packing import DTYPES, cast_layers, dtype_of, packed_copy
 from .depth import EarlyExitModel
 from .depth_batching import DepthBatcher
+from .loading.configs import label_names, load_config, mode_in
 from .loading.tokenizers import load_tokenizer
 from .loading.weights import load_trained_model
+from .onnx_file import OnnxFile
 from .rules import exit_scores
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
 Answer = dict[str, Any]  # of one text; see `Classifier.__call__`
 Depth = dict[str, float]  # how deep a text went: its exit_layer, or its tokens' mean updates
 Tokens = tuple[list[int], list[int]]  # a text's token ids, and its segment ids
+Output = tuple[Tensor, Depth]  # a text's logits, (num_labels,), and its depth
+
+READ_AHEAD = 2048  # texts of an iterator that are read and tokenised at a time
 
 # Characters of a text to read for each token. English has 4 or 5. HF's tokenizers take memory that
 # grows with the product of a pair's lengths.
@@ -36,20 +45,33 @@ class Classifier:
         classify = elbert.Classifier("out/reviews/model")
         classify("A moving, funny film.")  # {"label": "positive", "score": 0.98, "exit_layer": 1}
 
-    On a CPU its weights are packed (`packed_copy`). It is for inference alone: `model.config` may
-    change, and the next call honours it; whatever would change weights raises an error. To train,
-    cast or move a model, load it by `load_model`, and make another classifier of what you saved.
+    With `onnx`, an exported file answers in place of the model:
+
+        classify = elbert.Classifier("out/reviews/model", onnx="classifier-int8.onnx")
+
+    On a CPU the model's weights are packed (`packed_copy`). It is for inference alone:
+    `classify.config` may change, and the next call honours it; whatever would change weights raises
+    an error, and so does a key that an exported file has no input for. To train, cast or move a
+    model, load it by `load_model`, and make another classifier of what you saved.
+
+    It may be called from several threads, and in a process that was forked. Pickled, it is its
+    arguments, with the paths absolute, and its exit keys: whoever unpickles it loads the folder
+    again.
 
     Args:
         source: the folder of a trained model, or a hub name.
         max_length: tokens at which a text is cut. Default: the tokenizer's limit, which is the
             training's, at most the model's.
         dtype: number type of the matrix products: fp32, bf16, fp16, or auto, which is bf16 where
-            the processor has instructions for it.
-        device: where the model runs, for example "cuda".
+            the processor has instructions for it. An exported file has a type of its own.
+        device: where the model runs, for example "cuda", or "auto", which is CUDA where there is a
+            GPU. An exported file runs on the CPU.
+        onnx: a file of export_onnx.py, float32 or int8, that was exported from this model: its
+            path, or its name in the folder. The folder needs no weights then.
 
     Raises:
-        UserError: there is no trained model of this project in `source`.
+        UserError: there is no trained model of this project in `source`, an argument has a value
+            that is not allowed, or `onnx` is no file of this model.
     """
 
     def __init__(
@@ -58,37 +80,104 @@ class Classifier:
         max_length: int | None = None,
         dtype: str = "fp32",
         device: str | torch.device = "cpu",
+        onnx: str | Path | None = None,
     ) -> None:
-        self.arguments = (source, max_length, dtype, device)
-        folder = local_folder(source)
-        model = load_trained_model(folder).requires_grad_(False).to(device)
-        cast_layers(model, dtype_of(dtype, model.device))
-        self.model = packed_copy(model)
+        # Absolute, since a copy may be made elsewhere.
+        self.source = os.path.abspath(source) if os.path.exists(source) else source
+        self.dtype = dtype
+        self.device = usable_device(device)
+        self.onnx: str | None = None  # the path of the file, where one answers
+        if dtype not in (*DTYPES, "auto"):
+            raise UserError(f"dtype = {dtype!r}: allowed are {', '.join(DTYPES)} and auto")
+        folder = local_folder(source, weights=onnx is None)
+        self.model: Any = self.load_model(folder) if onnx is None else self.open_file(folder, onnx)
         self.tokenizer = load_tokenizer(folder)
-        config = model.config
-        wanted_length = max_length or self.tokenizer.model_max_length
-        self.max_length = min(wanted_length, config.max_position_embeddings)
+        self.config: AdaptiveConfig = self.model.config
+        self.max_length = self.usable_length(max_length)
         # HF's tokenizers set their truncation at the first call, and threads may only read it.
         self.encode(["a text"])
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as what it was made from: whoever unpickles it loads the folder again."""
-        return Classifier, self.arguments
+    def load_model(self, folder: Path) -> Any:
+        """Load the model in `folder`, packed, cast and on its device."""
+        model = load_trained_model(folder).requires_grad_(False).to(self.device)
+        cast_layers(model, dtype_of(self.dtype, self.device))
+        return packed_copy(model)
+
+    def open_file(self, folder: Path, onnx: str | Path) -> OnnxFile:
+        """Open an exported file in place of the model in `folder`."""
+        if self.dtype != "fp32" or self.device.type != "cpu":
+            raise UserError(
+                f"onnx = {onnx} with dtype = {self.dtype}, device = {self.device}: an exported "
+                "file has a type of its own, and runs on the CPU; leave both out"
+            )
+        path = next((path for path in (Path(onnx), folder / onnx) if path.is_file()), None)
+        if path is None:
+            raise UserError(f"onnx = {onnx}: no such file, neither here nor in {folder}")
+        self.onnx = os.path.abspath(path)
+        config = load_config(folder, config_class_of(mode_in(folder)) or ElbertConfig)
+        return OnnxFile(self.onnx, config, weights_hash(folder) if has_weights(folder) else "")
+
+    def usable_length(self, max_length: int | None) -> int:
+        """Return the number of tokens at which a text is cut; raises UserError for too few."""
+        special = self.tokenizer.num_special_tokens_to_add(pair=False) + self.config.extra_tokens
+        if max_length is not None and max_length <= special:
+            raise UserError(
+                f"max_length = {max_length}: allowed is {special + 1} or more, since a text has "
+                f"{special} special tokens"
+            )
+        wanted = max_length or self.tokenizer.model_max_length
+        return min(wanted, self.config.max_position_embeddings)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the arguments that make the same classifier, and its exit keys."""
+        return {
+            "arguments": {
+                "source": self.source,
+                "max_length": self.max_length,
+                "dtype": self.dtype,
+                "device": self.device,
+                "onnx": self.onnx,
+            },
+            "exit_keys": self.config.exit_keys(),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Load the folder again, and set the exit keys."""
+        self.__init__(**state["arguments"])
+        self.config.update(state["exit_keys"])
+
+    @overload
+    def __call__(
+        self, texts: Text | Mapping[str, str], batch_size: int = 32, top_k: int | None = 1
+    ) -> Answer: ...
+
+    @overload
+    def __call__(
+        self, texts: Iterator[Any], batch_size: int = 32, top_k: int | None = 1
+    ) -> Iterator[Answer]: ...
+
+    @overload
+    def __call__(
+        self, texts: Sequence[Any], batch_size: int = 32, top_k: int | None = 1
+    ) -> list[Answer]: ...
 
     def __call__(
-        self, texts: Text | Sequence[Text], batch_size: int = 32, top_k: int | None = 1
-    ) -> Answer | list[Answer]:
-        """Classify a text or a pair, or a list of texts or pairs.
+        self, texts: Any, batch_size: int = 32, top_k: int | None = 1
+    ) -> Answer | list[Answer] | Iterator[Answer]:
+        """Classify a text or a pair, a list of texts or pairs, or all that an iterator gives.
 
         Args:
-            texts: one text; one pair, a tuple; or a list of these, where no answer depends on the
-                others.
+            texts: one text; one pair, a tuple, or a dict of `text` and `text_pair` as HF's pipeline
+                takes it; a list, a column of a table or an array of these; or an iterator. No
+                answer depends on the other texts.
             batch_size: how many texts share a layer pass; they may be at different depths.
             top_k: how many classes to list, the most probable first; None for all. With another
                 value than 1, each answer also has `classes`, a list of label and score.
 
         Returns:
-            For one text or pair its answer, for a list the list of answers in its order. An answer
+            For one text or pair its answer, for a list the list of answers in its order. For an
+            iterator an iterator of answers, in order: it reads 2,048 texts, then gives their
+            answers, so that memory does not grow with the number of texts. An answer
             is a dict with `label`, and the probability of that class as `score`; of a model that
             predicts a value it has the value as `score` alone. Of a model of several labels it has
             `labels`, those with a probability above 0.5, the most probable first, and their
@@ -96,30 +185,42 @@ class Classifier:
             mean over the text's tokens.
 
         Raises:
-            UserError: `texts` holds something other than texts and pairs, or a number is below 1.
+            UserError: `texts` holds something other than texts and pairs, with its number from 0;
+                or a number is no whole one from 1 on. A list is checked before anything is
+                answered; an iterator first gives the answers to the texts before the error.
         """
-        for name, value in (("batch_size", batch_size), ("top_k", top_k)):
-            if value is not None and value < 1:
-                raise UserError(f"{name} = {value}: allowed is 1 or more")
-        if isinstance(texts, str) or is_lone_pair(texts):
-            return self.classify_all([cast(Text, texts)], batch_size, top_k)[0]
-        return self.classify_all(cast(Sequence[Text], texts), batch_size, top_k)
+        check_count("batch_size", batch_size)
+        if top_k is not None:
+            check_count("top_k", top_k)
+        if isinstance(texts, Iterator):
+            return self.stream(texts, batch_size, top_k)
+        if is_one_text(texts):
+            return next(self.stream([texts], batch_size, top_k))
+        checked = [as_text(text, number) for number, text in enumerate(rows_of(texts))]
+        return list(self.stream(checked, batch_size, top_k))
 
-    def classify_all(
-        self, texts: Sequence[Text], batch_size: int, top_k: int | None
-    ) -> list[Answer]:
-        """Classify a list of texts or pairs; see `__call__`."""
-        for number, text in enumerate(texts):
-            check_text(text, number)
+    def stream(self, texts: Iterable[Any], batch_size: int, top_k: int | None) -> Iterator[Answer]:
+        """Yield the answers to texts or pairs in their order; see `__call__`."""
+        numbered = enumerate(texts)
+        while True:
+            chunk, error = read_chunk(numbered)
+            yield from self.classify_all(chunk, batch_size, top_k)
+            if error:
+                raise error
+            if len(chunk) < READ_AHEAD:
+                return
+
+    def classify_all(self, texts: list[Text], batch_size: int, top_k: int | None) -> list[Answer]:
+        """Classify a list of texts or pairs, all of them tokenised at a time; see `__call__`."""
         if not texts:
             return []
-        with torch.inference_mode(), noticing_contention(self.model.device):
-            outputs = list(self.run(self.encode(texts), batch_size))
+        with torch.inference_mode(), noticing_contention(self.device):
+            outputs = self.run(self.encode(texts), batch_size)
         return [self.answer(logits, depth, top_k) for logits, depth in outputs]
 
     def encode(self, texts: Sequence[Text]) -> list[Tokens]:
         """Tokenise texts, or pairs, as `DepthBatcher` takes them; longer ones are cut."""
-        config = self.model.config
+        config = self.config
         end = CHARACTERS_PER_TOKEN * self.max_length
         encoded = self.tokenizer(
             [x[:end] if isinstance(x, str) else (x[0][:end], x[1][:end]) for x in texts],
@@ -131,43 +232,54 @@ class Classifier:
         segments = map(config.with_extra_tokens, encoded["token_type_ids"])
         return list(zip(ids, segments, strict=True))
 
-    def run(self, examples: list[Tokens], batch_size: int) -> Iterator[tuple[Tensor, Depth]]:
-        """Yield each text's logits, (num_labels,), and its depth, in the order of `examples`."""
-        is_alone = len(examples) == 1
-        if is_alone or not isinstance(self.model, EarlyExitModel):
+    def run(self, examples: list[Tokens], batch_size: int) -> list[Output]:
+        """Return each example's logits, (num_labels,), and depth, in the order of `examples`."""
+        outputs: dict[int, Output] = {}
+        if len(examples) > 1 and isinstance(self.model, EarlyExitModel):
+            batcher = DepthBatcher(
+                self.model, slots=batch_size, pad_token_id=self.tokenizer.pad_token_id
+            )
+            batcher.submit(examples)
+            for answer in batcher.answers():
+                outputs[answer.row] = answer.logits, {"exit_layer": answer.exit_layer}
+        else:
+            # Neighbours in length share a batch, which saves padding.
+            by_length = sorted(range(len(examples)), key=lambda row: len(examples[row][0]))
             for start in range(0, len(examples), batch_size):
-                yield from self.run_batch(examples[start : start + batch_size])
-            return
-        batcher = DepthBatcher(
-            self.model, slots=batch_size, pad_token_id=self.tokenizer.pad_token_id
-        )
-        batcher.submit(examples)
-        for answer in sorted(batcher.answers(), key=lambda answer: answer.row):
-            yield answer.logits, {"exit_layer": answer.exit_layer}
+                rows = by_length[start : start + batch_size]
+                batch = [examples[row] for row in rows]
+                outputs.update(zip(rows, self.run_batch(batch), strict=True))
+        return [outputs[row] for row in range(len(examples))]
 
-    def run_batch(self, examples: list[Tokens]) -> Iterator[tuple[Tensor, Depth]]:
-        """Answer texts as one batch: a text alone, or texts that all run to the end."""
+    def run_batch(self, examples: list[Tokens]) -> list[Output]:
+        """Answer examples as one batch, which an early-exit model gets for one example alone."""
         ids, segments = zip(*examples, strict=True)
         is_padded = len({len(text) for text in ids}) > 1
         inputs = self.tokenizer.pad(
             {"input_ids": list(ids), "token_type_ids": list(segments)},
             return_tensors="pt",
             return_attention_mask=is_padded,
-        ).to(self.model.device)
-        exits = isinstance(self.model, EarlyExitModel)
-        out = self.model.exit_early(**inputs) if exits else self.model(**inputs)
-        name = "exit_layer" if exits else "updates"
-        for logits, depth in zip(out.logits, out[name], strict=True):
-            yield logits, depth_of({name: depth})
+        ).to(self.device)
+        if isinstance(self.model, OnnxFile):
+            for name in self.config.own_inputs:  # those that the file does not have are left out
+                inputs[name] = torch.rand(len(examples))
+        answer_batch: Any = self.model
+        if isinstance(self.model, EarlyExitModel):
+            answer_batch = self.model.exit_early
+        out: Any = answer_batch(**inputs)
+        name = "exit_layer" if isinstance(self.config, EarlyExitConfig) else "updates"
+        depths = [depth_of({name: depth}) for depth in getattr(out, name)]
+        return list(zip(out.logits, depths, strict=True))
 
     def answer(self, logits: Tensor, depth: Depth, top_k: int | None = 1) -> Answer:
         """Say what one text's logits, (num_labels,), mean; see `__call__`."""
-        config = self.model.config
+        config = self.config
         scores = exit_scores(logits.float().cpu(), config.is_multi_label)
         if config.num_labels == 1:
             return {"score": float(scores[0]), **depth}
+        names = label_names(config)
         order = scores.argsort(descending=True, stable=True).tolist()
-        ranked = [{"label": config.id2label[i], "score": float(scores[i])} for i in order]
+        ranked = [{"label": names[i], "score": float(scores[i])} for i in order]
         if config.is_multi_label:
             present = [label for label in ranked if label["score"] > 0.5]
             labels = [label["label"] for label in present]
@@ -177,20 +289,87 @@ class Classifier:
         return answer if top_k == 1 else {**answer, "classes": ranked[:top_k]}
 
 
-def is_lone_pair(texts: Any) -> bool:
-    """Tell whether `texts` is one pair: a tuple of strings. Several texts are a list."""
-    return isinstance(texts, tuple) and all(isinstance(part, str) for part in texts)
+def usable_device(device: str | torch.device) -> torch.device:
+    """Return a device by its name, or "auto"; raises UserError for one that is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        named = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device = {device!r}: {reason[:200]}") from error
+    if named.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"device = {device}: torch finds no CUDA here; device='auto' does without")
+    return named
 
 
-def check_text(text: Any, number: int) -> None:
-    """Raise UserError unless `text` is a text or a pair; number: its place in a list, from 0."""
-    has_two_parts = isinstance(text, tuple | list) and len(text) == 2
-    is_pair = has_two_parts and all(isinstance(part, str) for part in text)
-    if not isinstance(text, str) and not is_pair:
+def check_count(name: str, value: Any) -> None:
+    """Raise UserError unless an argument is a whole number from 1 on."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise UserError(f"{name} = {value!r}: allowed is 1 or more, a whole number")
+
+
+def is_one_text(texts: Any) -> bool:
+    """Tell whether `texts` is a text, a pair as a tuple of strings or a dict, or bytes."""
+    if isinstance(texts, tuple):
+        return all(isinstance(part, str) for part in texts)
+    return isinstance(texts, str | bytes | Mapping)
+
+
+def rows_of(texts: Any) -> Iterable[Any]:
+    """Return `texts` if it holds texts in an order; raises UserError for anything else."""
+    has_rows = isinstance(texts, Iterable) and not isinstance(texts, Set)
+    dimensions = getattr(texts, "ndim", 1)  # of arrays and data frames
+    if not has_rows or dimensions != 1:
+        kind = type(texts).__name__
         raise UserError(
-            f"text {number} is {text!r:.80}: expected a string, or a tuple of two strings for a "
-            "pair; several texts are given as a list"
+            f"texts is of type {kind}: expected a text, a pair, or a list of these; of a table "
+            "give one column, for example list(table['text'])"
         )
+    return texts
+
+
+def read_chunk(numbered: Iterator[tuple[int, Any]]) -> tuple[list[Text], Exception | None]:
+    """Read up to READ_AHEAD texts, up to the first error, which is returned beside them."""
+    texts = []
+    try:
+        for number, text in islice(numbered, READ_AHEAD):
+            texts.append(as_text(text, number))
+    except Exception as error:  # of a text, or of the iterator itself
+        return texts, error
+    return texts, None
+
+
+def as_text(text: Any, number: int) -> Text:
+    """Return a text as a string, a pair as a tuple of two; number: its place in a list, from 0.
+
+    Raises UserError for anything else.
+    """
+    parts = text
+    if isinstance(text, Mapping) and set(text) in ({"text"}, {"text", "text_pair"}):
+        parts = tuple(text[name] for name in ("text", "text_pair") if name in text)
+        parts = parts[0] if len(parts) == 1 else parts
+    is_pair = isinstance(parts, tuple | list) and len(parts) == 2
+    for part in parts if is_pair else (parts,):
+        if not isinstance(part, str):
+            raise UserError(
+                f"text {number} is {text!r:.80}: expected a string; for a pair a tuple of two "
+                "strings, or a dict of text and text_pair; several texts are given as a list"
+            )
+        if not part.isascii():
+            check_unicode(part, number)
+    return (parts[0], parts[1]) if is_pair else parts
+
+
+def check_unicode(text: str, number: int) -> None:
+    """Raise UserError for half a character, which no tokenizer takes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"text {number} has half a character ({text[error.start]!r}) at {error.start}: it was "
+            "decoded wrongly; decode it with errors='replace'"
+        ) from error
 
 
 def classify(
@@ -200,6 +379,8 @@ def classify(
     max_length: int | None = None,
     top_k: int | None = 1,
     dtype: str = "fp32",
+    device: str | torch.device = "cpu",
+    onnx: str | Path | None = None,
 ) -> Answer | list[Answer]:
     """Classify one text or pair, or a list of texts or pairs, with early exit; longer ones are cut.
 
@@ -208,7 +389,7 @@ def classify(
     To keep the model loaded, make a `Classifier` and call it: it has the same arguments, and says
     what is returned and raised.
     """
-    return Classifier(source, max_length, dtype)(texts, batch_size, top_k)
+    return Classifier(source, max_length, dtype, device, onnx)(texts, batch_size, top_k)
 
 
 class EarlyExitPipeline(TextClassificationPipeline):

@@ -102,6 +102,8 @@ class OnnxFile:
         dtype: number type of the file's matrix products: fp32, or int8.
         provenance: the path and the runtime's version, for a report.
 
+    It may be called from several threads, and after a fork, where it opens the file again.
+
     Raises:
         UserError: the file is missing, is not one of export_onnx.py, or was exported from a model
             of other weights, or one that differs in what no input of the file sets.
@@ -112,7 +114,9 @@ class OnnxFile:
         self.config = config
         self.depth_output = "exit_layer" if isinstance(config, EarlyExitConfig) else "updates"
         self.session = open_session(str(path))
+        self.process = os.getpid()  # where the session's threads are
         metadata = self.read_metadata()
+        self.metadata = metadata
         self.dtype = metadata.dtype
         self.outputs = self.read_outputs()
         number_types = self.read_number_types()
@@ -120,7 +124,7 @@ class OnnxFile:
         self.inputs = [name for name in number_types if name not in self.settings]
         self.provenance = {"onnx": str(path), "onnxruntime": version("onnxruntime")}
         self.check_weights(metadata, weights)
-        self.check_config(metadata)
+        self.check_config()
 
     def read_metadata(self) -> FileMetadata:
         """Read what the file says of its model; raises UserError for another program's file."""
@@ -155,9 +159,10 @@ class OnnxFile:
                 f"{self.path}: exported from other weights than the model now has; {EXPORT_AGAIN}"
             )
 
-    def check_config(self, metadata: FileMetadata) -> None:
+    def check_config(self) -> None:
         """Raise UserError where the model differs now in something that no input sets."""
         config = self.config
+        metadata = self.metadata
         exported = {
             "model_type": metadata.model_type,
             "num_hidden_layers": metadata.num_hidden_layers,
@@ -187,8 +192,13 @@ class OnnxFile:
             inputs: the file's other inputs. Without an attention mask nothing is padding.
 
         Raises:
-            UserError: an input is missing, or the answers are not such as the model's can be.
+            UserError: an input is missing, the configuration has a value now that the file cannot
+                take, or the answers are not such as the model's can be.
         """
+        self.check_config()
+        if self.process != os.getpid():  # a fork has none of its parent's threads
+            self.session = open_session(str(self.path))
+            self.process = os.getpid()
         mask = inputs.get("attention_mask", torch.ones_like(input_ids))
         tensors = {**inputs, "input_ids": input_ids, "attention_mask": mask}
         missing = [name for name in self.inputs if name not in tensors]
@@ -258,7 +268,7 @@ def open_session(path: str, **options: Any) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise UserError("--onnx needs: pip install -r requirements-onnx.txt") from error
+        raise UserError("an exported file needs: pip install -r requirements-onnx.txt") from error
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file, or no regular one")
     settings = onnxruntime.SessionOptions()

@@ -1,11 +1,17 @@
 """`Classifier`: answers of the weights that there are, texts and pairs, shapes of answers."""
 
+import copy
+import json
 import os
 import pickle
+import random
+import shutil
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -13,6 +19,9 @@ import elbert
 from elbert import Classifier, UserError, cast_layers, classify
 from elbert.cpu_packing import PACKABLE
 from elbert.loading.weights import load_trained_model
+from elbert.onnx_file import describe_model
+from elbert_base.files import weights_hash
+from modes import MODES
 from tests.commands import ROOT
 from tests.conftest import TINY, tiny_model
 from tests.models import assert_near, word_tokenizer
@@ -21,8 +30,15 @@ TEXTS = ["the cat sat on a mat", "a dog ran", "my cool new text"]
 SIZES = {**TINY, "max_position_embeddings": 24, "exit_thres": 0.5}
 
 
-def saved(folder: Path, **keys) -> Path:
-    tiny_model(**SIZES, **keys).save_pretrained(folder)
+def random_texts(count: int) -> list[str]:
+    """Make texts of 1 to 12 words, which exit after all layers at exit_thres 0.8."""
+    words = " ".join(TEXTS).split()
+    draw = random.Random(0)
+    return [" ".join(draw.choices(words, k=draw.randint(1, 12))) for _ in range(count)]
+
+
+def saved(folder: Path, seed: int = 0, **keys) -> Path:
+    tiny_model(seed, **{**SIZES, **keys}).save_pretrained(folder)
     word_tokenizer().save_pretrained(folder)
     return folder
 
@@ -133,15 +149,41 @@ def test_a_tuple_of_two_strings_is_one_pair(classifier, folder):
         ([("the", "cat", "sat")], 0),
         (("the", "cat", "sat"), 0),
         (("the cat",), 0),
-        ({"text": "the cat"}, 0),
+        ({"sentence": "the cat"}, 0),
+        ([{"text": "the cat", "text_pair": None}], 0),
+        (b"the cat", 0),
+        (["the cat", "the \ud800 cat"], 1),
     ],
 )
 def test_what_is_no_text_is_an_error_with_its_number(classifier, texts, number):
     with pytest.raises(UserError, match=f"text {number}"):
-        classifier([texts] if isinstance(texts, dict) else texts)
+        classifier(texts)
 
 
-@pytest.mark.parametrize("numbers", [{"batch_size": 0}, {"batch_size": -1}, {"top_k": 0}])
+@pytest.mark.parametrize("texts", [None, 3, {"the cat"}, np.array([["the", "cat"]])])
+def test_what_is_no_list_of_texts_is_an_error(classifier, texts):
+    with pytest.raises(UserError, match=r"texts is of type .*: expected a text"):
+        classifier(texts)
+
+
+def test_texts_come_in_many_containers(classifier):
+    """An array, dicts as HF's pipeline takes them, texts beside pairs."""
+    expected = classifier(TEXTS)
+    assert classifier(np.array(TEXTS)) == expected
+    assert classifier([{"text": text} for text in TEXTS]) == expected
+    assert classifier({"text": TEXTS[0]}) == classifier(TEXTS[0])
+    pair = ("the cat sat", "on a mat")
+    as_dict = {"text": pair[0], "text_pair": pair[1]}
+    assert classifier(as_dict) == classifier(pair)
+    mixed = classifier([TEXTS[0], as_dict, list(pair)])
+    for answer, text in zip(mixed, (TEXTS[0], pair, pair), strict=True):
+        assert answer == pytest.approx(classifier(text), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [{"batch_size": 0}, {"batch_size": -1}, {"batch_size": 2.5}, {"top_k": 0}, {"top_k": -1}],
+)
 def test_odd_numbers_are_errors(classifier, numbers):
     with pytest.raises(UserError, match="allowed is 1 or more"):
         classifier(TEXTS, **numbers)
@@ -168,8 +210,132 @@ def test_an_answer_has_one_shape_whatever_top_k(tmp_path, keys):
                 assert set(label) == {"label", "score"}
 
 
-def test_a_classifier_can_be_pickled(classifier):
-    assert_near(scores(pickle.loads(pickle.dumps(classifier))(TEXTS)), scores(classifier(TEXTS)))
+def test_a_copy_has_the_exit_keys_and_finds_the_folder_from_elsewhere(
+    folder, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(folder.parent)
+    classifier = Classifier(folder.name, max_length=6)
+    classifier.config.exit_thres = 1.0
+    pickled = pickle.dumps(classifier)
+    monkeypatch.chdir(tmp_path)
+    for twin in (pickle.loads(pickled), copy.deepcopy(classifier)):
+        assert twin.config.exit_thres == 1.0
+        assert twin.max_length == 6
+        assert twin(TEXTS) == classifier(TEXTS)
+
+
+def test_a_classifier_that_nobody_holds_is_freed(folder):
+    classifier = Classifier(folder)
+    classifier(TEXTS)
+    next(classifier(iter(TEXTS)))
+    model = weakref.ref(classifier.model)
+    del classifier
+    assert model() is None
+
+
+def test_an_iterator_gives_an_iterator_in_order_that_reads_no_further_than_it_says(
+    classifier, monkeypatch
+):
+    monkeypatch.setattr("elbert.classifier.READ_AHEAD", 4)
+    texts = random_texts(11)
+    expected = classifier(texts)
+    read = []
+    answers = classifier(text for text in texts if not read.append(text))
+    for number, answer in enumerate(answers):
+        assert answer == pytest.approx(expected[number], abs=1e-6)
+        assert len(read) <= (number // 4 + 1) * 4
+    assert number == 10
+    assert list(classifier(iter([]))) == []
+
+
+@pytest.mark.parametrize("bad", [None, ValueError("the disk")])
+def test_an_iterator_answers_what_came_before_an_error(classifier, monkeypatch, bad):
+    monkeypatch.setattr("elbert.classifier.READ_AHEAD", 2)
+
+    def texts():
+        yield from TEXTS
+        if bad:
+            raise bad
+        yield bad
+
+    answers = []
+    with pytest.raises((UserError, ValueError), match=r"text 3 is None|the disk"):
+        answers.extend(classifier(texts()))
+    assert [answer["label"] for answer in answers] == [a["label"] for a in classifier(TEXTS)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"max_length": 2}, "max_length = 2: allowed is 3 or more"),
+        ({"max_length": -3}, "max_length = -3: allowed is 3 or more"),
+        ({"dtype": "int8"}, "allowed are fp32, bf16, fp16 and auto"),
+        ({"device": "gpu"}, "device = 'gpu'"),
+        ({"onnx": "no.onnx"}, "no.onnx: no such file"),
+        ({"onnx": "file.onnx", "dtype": "bf16"}, "type of its own"),
+    ],
+)
+def test_an_argument_that_cannot_be_is_an_error(folder, arguments, words):
+    with pytest.raises(UserError, match=words):
+        Classifier(folder, **arguments)
+
+
+@pytest.fixture(scope="module")
+def file_of_folder(folder) -> Path:
+    """The folder's model as an exported file, in the folder."""
+    pytest.importorskip("onnxruntime")
+    graph = pytest.importorskip("elbert.export.graph")
+    model = load_trained_model(folder)
+    facts = {**describe_model(model), "weights": weights_hash(folder)}
+    metadata = {name: json.dumps(value) for name, value in facts.items()}
+    exported = graph.to_onnx(MODES["elbert"].export_loop(model), metadata)
+    path = folder / "classifier.onnx"
+    path.write_bytes(graph.ir.to_proto(exported).SerializeToString())
+    return path
+
+
+def assert_same_answers(found: list[dict], expected: list[dict]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert one["label"] == other["label"]
+        assert one["exit_layer"] == other["exit_layer"]
+        assert one["score"] == pytest.approx(other["score"], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.onnx
+def test_a_file_answers_as_its_model(folder, file_of_folder, tmp_path):
+    """Alone and in batches, from an iterator, in copies, without weights in the folder."""
+    model = Classifier(folder)
+    file = Classifier(folder, onnx=file_of_folder.name)
+    deployed = shutil.copytree(folder, tmp_path / "model")
+    (deployed / "model.safetensors").unlink()
+    other = Classifier(deployed, onnx=file_of_folder)
+    for classifier in (model, file, other):
+        classifier.config.exit_thres = 0.8
+    texts = [*random_texts(40), ("the cat", "sat on a mat")]
+    expected = model(texts)
+    assert len({answer["exit_layer"] for answer in expected}) > 2
+    for classifier in (file, pickle.loads(pickle.dumps(file)), other):
+        for batch_size in (1, 7, 64):
+            assert_same_answers(classifier(texts, batch_size), expected)
+        assert_same_answers(list(classifier(iter(texts))), expected)
+        assert_same_answers([classifier(text) for text in texts], expected)
+    for classifier in (model, file):
+        classifier.config.exit_thres = 1.0
+    assert_same_answers(file(texts), model(texts))
+    assert_same_answers(pickle.loads(pickle.dumps(file))(texts), model(texts))
+    file.config.thres_name = "max_prob"
+    with pytest.raises(UserError, match="exported with thres_name = "):
+        file(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.onnx
+def test_a_file_of_other_weights_is_refused(file_of_folder, tmp_path):
+    other = saved(tmp_path, seed=1)
+    with pytest.raises(UserError, match="exported from other weights"):
+        Classifier(other, onnx=file_of_folder)
 
 
 def test_longer_texts_are_cut_where_the_tokenizer_says(tmp_path):
