@@ -31,9 +31,10 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
 
     Attributes:
         tensor_names: regular expressions of a checkpoint's names, and what takes their place; read,
-            as the next three are, by `loading.weights`.
+            as the next four are, by `loading.weights`.
         new_parts: prefixes of names of tensors that a checkpoint may lack.
         task_parts: prefixes of names of tensors that belong to one task.
+        label_rows: regular expression of the names of tensors with a row for each label.
         optional_parts: names of tensors that even a trained model's checkpoint may lack.
         class_weights: (num_labels,), of the task's loss in train(); None for equal ones.
     """
@@ -41,6 +42,7 @@ class AlbertPreTrainedModel(hf_albert.AlbertPreTrainedModel):
     tensor_names: ClassVar[Mapping[str, str]] = {}
     new_parts: ClassVar[tuple[str, ...]] = ()
     task_parts: ClassVar[tuple[str, ...]] = ()
+    label_rows: ClassVar[str] = ""
     optional_parts: ClassVar[tuple[str, ...]] = ()
     class_weights: Tensor | None = None
     supports_gradient_checkpointing = True

@@ -1,17 +1,15 @@
 """The user's own task, with the columns and labels that its files have."""
 
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from elbert_base.errors import UserError
+from elbert_base.labels import match_labels, shown
 from glue.splits import Split, parse_number, split_labels
 from glue.tables import SUFFIXES, kind_of, read_table
 from glue.tasks import TWO_SENTENCES, Task
-
-logger = logging.getLogger(__name__)
 
 
 def custom_task(
@@ -20,6 +18,7 @@ def custom_task(
     text_columns: str | None = None,
     label_column: str | None = None,
     separator: str | None = None,
+    labels_in_order: bool = False,
 ) -> Task:
     """Make a task of the user's own tables; see `read_table` for their kinds.
 
@@ -28,15 +27,18 @@ def custom_task(
 
     Args:
         files: the table of each split: train, dev and test.
-        labels: a trained model's, in their order; empty for regression. A file with as many labels
-            of its own is read with these instead, in their order, and a warning says so. Default:
-            the labels in the file, sorted, as numbers where all are numbers.
+        labels: a trained model's, in their order; empty for regression. The file's must be among
+            them; see `match_labels`. Default: the labels in the file, sorted, as numbers where all
+            are numbers.
         text_columns: A or A,B. Default: sentence1, and sentence2 where the file has it.
         label_column: default: label. Several columns, A,B,C, are a label each, of 0 and 1.
         separator: between the labels in a cell, which then holds any number of them.
+        labels_in_order: whether the file's labels, where it has as many and none is the model's,
+            mean the model's in their order.
 
     Raises:
-        UserError: no file; a table that cannot be read; fewer than two labels.
+        UserError: no file; a table that cannot be read; fewer than two labels; labels that are not
+            the model's.
     """
     paths = _absolute_paths(files)
     first_split = next(iter(paths))
@@ -54,7 +56,7 @@ def custom_task(
     if separator or "," in task.label_column:
         task = replace(task, multi_label=True, separator=separator or "")
     split = Split(task, data_dir="", name=first_split)
-    label_names = _label_names(split, labels)
+    label_names = _label_names(split, labels, labels_in_order)
     if len(label_names) == 1 or (task.multi_label and not label_names):
         only = repr(label_names[0]) if label_names else "none"
         raise UserError(f"{table}: the only label is {only}; there must be 2 or more")
@@ -90,7 +92,7 @@ def _text_columns(flag: str | None, table: Path) -> tuple[str, ...]:
     return TWO_SENTENCES if TWO_SENTENCES[1] in columns else TWO_SENTENCES[:1]
 
 
-def _label_names(split: Split, model_labels: Sequence[str] | None) -> Sequence[str]:
+def _label_names(split: Split, model_labels: Sequence[str] | None, in_order: bool) -> Sequence[str]:
     """Return the names of the labels in the order of their ids; empty for regression."""
     task = split.task
     if task.multi_label and not model_labels:
@@ -102,19 +104,24 @@ def _label_names(split: Split, model_labels: Sequence[str] | None) -> Sequence[s
     if task.multi_label or not model_labels or split.name == "test":
         return model_labels
     file_labels = _discover_labels(split)
-    is_same_number = len(file_labels) == len(model_labels)
-    if not is_same_number or set(file_labels) <= set(model_labels):
-        return model_labels
-    renamings = [
-        f"{file_label} as {model_label}"
-        for file_label, model_label in zip(file_labels, model_labels, strict=True)
-    ]
-    logger.warning(
-        "%s: the labels are taken, in their order, for the model's: %s",
-        split.path,
-        ", ".join(renamings),
+    if not file_labels:
+        raise UserError(
+            f"{split.path}: the column {task.label_column} has scores; the model's labels are "
+            f"{shown(model_labels)}"
+        )
+    order = match_labels(
+        file_labels,
+        model_labels,
+        wanted_by=str(split.path),
+        given_by="the model",
+        in_order=in_order,
+        may_be_fewer=True,
     )
-    return file_labels
+    # A label of the file takes the place of the model's that it matches.
+    names = list(model_labels)
+    for label, number in zip(file_labels, order, strict=True):
+        names[number] = label
+    return names
 
 
 def _discover_labels(split: Split) -> list[str]:

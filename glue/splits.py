@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from elbert_base.errors import UserError
+from elbert_base.labels import shown
 from glue.tables import NumberedRows, Row, read_table, require_columns
 from glue.tasks import Task
 
 logger = logging.getLogger(__name__)
-
-MOST_LABELS_SHOWN = 20  # in an error
 
 # Class id; score; or 0 and 1 for each of several labels. None: GLUE's test files have no labels.
 Label = int | float | tuple[float, ...] | None
@@ -120,6 +119,7 @@ class Split(NamedTuple):
         if not is_test:
             columns += task.label_columns
         empty_lines = []
+        spellings: dict[Label, str] = {}
         for number, (line, row) in enumerate(islice(self.rows(columns), limit)):
             texts = [row[name] for name in task.text_columns]
             # Published files are as they are; in the user's own, an empty text may be a mistake.
@@ -128,11 +128,22 @@ class Split(NamedTuple):
             index = str(number)
             if is_test:
                 index = row.get("index", row.get("id", index))
+            place = f"{path}, line {line}"
+            label = self.label(row, place)
+            has_classes = bool(task.labels) and not task.multi_label
+            if has_classes and not is_test:
+                text = row[task.label_column].strip()
+                other = spellings.setdefault(label, text)
+                if text != other:
+                    raise UserError(
+                        f"{place}: labels {text!r} and {other!r}, above, both match one of "
+                        f"{shown(task.labels)}: write each in one way"
+                    )
             yield Example(
                 index=index,
                 text_a=texts[0],
                 text_b=texts[1] if len(texts) > 1 else None,
-                label=self.label(row, f"{path}, line {line}"),
+                label=label,
             )
         if empty_lines:
             logger.warning(
@@ -172,12 +183,10 @@ def _class_or_score(task: Task, text: str, place: str) -> int | float:
         if score is None or not math.isfinite(score):
             raise UserError(f"{place}: {task.label_column} {text[:80]!r} is not a finite number")
         return score
-    if text not in task.labels:
-        allowed = ", ".join(task.labels[:MOST_LABELS_SHOWN])
-        if len(task.labels) > MOST_LABELS_SHOWN:
-            allowed += ", …"
-        raise UserError(f"{place}: label {text[:80]!r} is not one of: {allowed}")
-    return task.labels.index(text)
+    number = task.label_number(text)
+    if number is None:
+        raise UserError(f"{place}: label {text[:80]!r} is not one of: {shown(task.labels)}")
+    return number
 
 
 def _several_labels(task: Task, row: Row, place: str) -> tuple[float, ...]:
@@ -210,9 +219,7 @@ def _test_label(task: Task, row: Row, place: str) -> Label:
     text = row.get(task.label_column, "").strip()
     if task.is_regression and not task.folder:
         return parse_number(text)
-    if task.folder or text not in task.labels:
-        return None
-    return task.labels.index(text)
+    return None if task.folder else task.label_number(text)
 
 
 def split_labels(task: Task, row: Row) -> list[str]:

@@ -2,11 +2,12 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from elbert_base.errors import UserError
+from elbert_base.labels import without_case
 
 ACC_F1 = "acc_and_f1"
 SENTENCE = ("sentence",)
@@ -35,6 +36,7 @@ class Task:
         score_range: submitted scores are clipped to it.
         title: what figures call the data, where these only have the task's layout.
         multi_label: whether an example may have several labels, or none.
+        meanings: what the hub's GLUE calls the labels, where the files have numbers.
         separator: between the labels in a cell, where there are several; "" where each label has a
             column of 0 and 1.
     """
@@ -53,6 +55,7 @@ class Task:
     title: str = ""
     multi_label: bool = False
     separator: str = ""
+    meanings: tuple[str, ...] = ()
 
     @property
     def shown_name(self) -> str:
@@ -75,6 +78,31 @@ class Task:
         if self.multi_label and not self.separator:
             return self.labels
         return (self.label_column,)
+
+    def label_number(self, text: str) -> int | None:
+        """Return the number of a label: of its name or, in the user's own task, without case.
+
+        None where no label, or more than one, matches.
+        """
+        if text in self.labels:
+            return self.labels.index(text)
+        if self.folder:
+            return None
+        loose_name = without_case(text)
+        numbers = [n for n, label in enumerate(self.labels) if without_case(label) == loose_name]
+        return numbers[0] if len(numbers) == 1 else None
+
+    def in_own_words(self, names: Sequence[str]) -> list[str]:
+        """Return a model's names of the classes as the task's, where it knows what they mean.
+
+        "negative" is 0 in SST-2. Names of which the task does not know all stay as they are.
+        """
+        by_meaning = {
+            without_case(meaning): label
+            for meaning, label in zip(self.meanings, self.labels, strict=False)
+        }
+        labels = [by_meaning.get(without_case(name)) for name in names]
+        return [label for label in labels if label is not None] if all(labels) else list(names)
 
     @property
     def primary_metric(self) -> str:
@@ -108,9 +136,16 @@ _GLUE = (
         submission="CoLA.tsv",
         text_columns=SENTENCE,
         metric="mcc",
+        meanings=("unacceptable", "acceptable"),
         headerless=("source", "label", "star", "sentence"),
     ),
-    Task(name="sst-2", folder="SST-2", submission="SST-2.tsv", text_columns=SENTENCE),
+    Task(
+        name="sst-2",
+        folder="SST-2",
+        submission="SST-2.tsv",
+        text_columns=SENTENCE,
+        meanings=("negative", "positive"),
+    ),
     Task(
         name="mrpc",
         folder="MRPC",
@@ -118,6 +153,7 @@ _GLUE = (
         text_columns=("#1 String", "#2 String"),
         label_column="Quality",
         metric=ACC_F1,
+        meanings=("not_equivalent", "equivalent"),
     ),
     Task(
         name="sts-b",
@@ -138,6 +174,7 @@ _GLUE = (
         text_columns=("question1", "question2"),
         label_column="is_duplicate",
         metric=ACC_F1,
+        meanings=("not_duplicate", "duplicate"),
         lenient=True,
     ),
     _MNLI,
@@ -155,7 +192,12 @@ _GLUE = (
         labels=ENTAILMENT,
     ),
     Task(name="rte", folder="RTE", submission="RTE.tsv", labels=ENTAILMENT),
-    Task(name="wnli", folder="WNLI", submission="WNLI.tsv"),
+    Task(
+        name="wnli",
+        folder="WNLI",
+        submission="WNLI.tsv",
+        meanings=("not_entailment", "entailment"),
+    ),
     Task(
         name="ax",
         folder="diagnostic",

@@ -1,7 +1,7 @@
 """A trained model opened for a data set: what is evaluated, swept, exported."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,15 +11,17 @@ import torch
 from transformers import AlbertConfig, PreTrainedTokenizerBase
 
 from elbert.albert import AlbertPreTrainedModel
-from elbert.configuration import ElbertConfig, config_class_of
+from elbert.configuration import AdaptiveConfig, ElbertConfig, config_class_of
 from elbert.cpu_packing import DTYPES, cast_layers, dtype_of
-from elbert.loading.configs import load_config, mode_in, trained_labels
+from elbert.loading.configs import label_names, load_config, mode_in, trained_labels
 from elbert.loading.tokenizers import load_tokenizer
 from elbert.loading.weights import load_trained_model
 from elbert.onnx_file import OnnxFile
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import NO_KEYS, KeyValues, resolve
+from elbert_base.files import read_json
 from elbert_base.keys import keys_of
+from elbert_base.labels import are_placeholders, match_labels, shown
 from elbert_base.runtime import environment
 from glue.custom import custom_task
 from glue.features import Features, encode
@@ -29,6 +31,10 @@ from glue.tasks import Task, get_task
 from runs.provenance import Provenance, provenance
 from runs.settings import DataSettings, DevSettings
 from runs.used_files import UsedFiles
+
+# Exit keys that mean something else where a model's classes change places, and their values where
+# they do not.
+NO_ORDER = {"exit_calibration": [], "window_score": "lead"}
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,7 @@ def find_task(data: DevSettings, trained: Path | None) -> Task:
         text_columns=data.text_column_names,
         label_column=data.label_column_name,
         separator=data.label_separator,
+        labels_in_order=data.labels_in_order,
     )
 
 
@@ -190,8 +197,60 @@ def load_finished(directory: Path, keys: KeyValues | None = None) -> Any:
 
     Raises UserError if the folder holds no trained model.
     """
+    return load_trained_model(directory, load_own_config(directory, keys))
+
+
+def load_own_config(directory: Path, keys: KeyValues | None = None) -> AdaptiveConfig:
+    """Load the configuration of a trained model of any mode; see `load_finished`."""
     config_class = config_class_of(mode_in(directory)) or ElbertConfig
-    return load_trained_model(directory, load_config(directory, config_class, keys))
+    return load_config(directory, config_class, keys)
+
+
+def load_for_task(directory: Path, keys: KeyValues, task: Task, labels_in_order: bool) -> Any:
+    """Load a trained model as `load_finished` does, with its classes in the order of a task's.
+
+    labels_in_order: see `match_labels`.
+
+    Raises UserError for a model of another task, or of other classes.
+    """
+    config = load_own_config(directory, keys)
+    check_trained_on(directory, task, config)
+    if not task.folder or task.is_regression:
+        return load_trained_model(directory, config)  # `find_task` has matched the labels
+    head_labels = names_for_task(label_names(config), task, read_json(directory / "config.json"))
+    order = match_labels(
+        task.labels,
+        head_labels,
+        wanted_by=task.name,
+        given_by=str(directory),
+        in_order=labels_in_order,
+    )
+    if order == sorted(order):
+        return load_trained_model(directory, config)
+    for key, value in NO_ORDER.items():
+        if getattr(config, key, value) != value:
+            raise UserError(
+                f"{directory} has the labels {shown(head_labels)}, {task.name} has "
+                f"{shown(task.labels)}: the order cannot be changed, since {key} counts on it; "
+                "train the model for the task"
+            )
+    config.id2label = dict(enumerate(task.labels))
+    config.label2id = {label: number for number, label in enumerate(task.labels)}
+    return load_trained_model(directory, config, head_labels)
+
+
+def names_for_task(names: Sequence[str], task: Task, config: Mapping[str, Any]) -> list[str]:
+    """Name a model's classes in the words of a task, where these are known.
+
+    ELBERT's published code saves its models without names, and has GLUE's in their own order.
+
+    config: the content of the model's config.json.
+    """
+    is_of_elbert = "thres_name" in config or config_class_of(config.get("model_type")) is not None
+    is_complete = len(names) == len(task.labels)
+    if task.folder and is_of_elbert and is_complete and are_placeholders(names):
+        return list(task.labels)
+    return task.in_own_words(names)
 
 
 def check_vocab_size(tokenizer: PreTrainedTokenizerBase, source: str, config: AlbertConfig) -> None:
@@ -257,8 +316,7 @@ def open_job(
         data_files.append(Path(onnx))
     used = UsedFiles(directory, *data_files)
     resolved = resolve(directory, keys_of(mode_in(directory)), keys)
-    model = load_finished(directory, resolved)
-    check_trained_on(directory, task, model.config)
+    model = load_for_task(directory, resolved, task, data.labels_in_order)
     tokenizer = load_tokenizer(directory, do_lower_case)
     check_vocab_size(tokenizer, str(directory), model.config)
     model.config.check_length(data.max_seq_length)

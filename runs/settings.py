@@ -129,6 +129,11 @@ class DevSettings:
     label_separator: str | None = option(
         None, "separator of several labels in a cell of the label column"
     )
+    labels_in_order: bool = option(
+        False,
+        "match labels that have no name in common by their order: those of a file, a checkpoint's "
+        "head or a teacher",
+    )
     max_seq_length: int = option(128, "maximum tokens per text; longer texts are truncated")
     max_eval_samples: int | None = option(None, "use only the first N dev examples", COUNT)
 

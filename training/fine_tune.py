@@ -78,12 +78,12 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     )
     if was_finished(run, run_fingerprint(settings, processes, inputs)):
         return
-    start = StartingModel.of(settings.model, mode, settings.mode.keys)
+    start = StartingModel.of(settings.model, mode, settings.mode.keys, data.labels_in_order)
     checkpoint = find_start(run, [start.weights])
     spiece = start.spiece_file() if training.save_format == "pytorch" else None
     config = start.make_config(task)
     tokenizer = start.load_tokenizer(config, data.max_seq_length, run.do_lower_case)
-    model = mode.model_class(config) if checkpoint else start.make_model(config)
+    model = mode.model_class(config) if checkpoint else start.make_model(config, task)
     features = training_features(
         task, data, tokenizer, config, run.seed, settings.model.teacher, accelerator
     )
@@ -179,7 +179,9 @@ def training_features(
     if data.unlabelled_file:
         all_examples.extend(unlabelled_examples(task, data.unlabelled_file))
     features = encode(all_examples, tokenizer, length, config, seed)
-    soft_labels = Teacher(Path(teacher), task, length).answers(all_examples, accelerator)
+    soft_labels = Teacher(Path(teacher), task, length, data.labels_in_order).answers(
+        all_examples, accelerator
+    )
     return replace(features, inputs={**features.inputs, "teacher_logits": soft_labels})
 
 

@@ -14,10 +14,11 @@ from elbert.loading.weights import load_model
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE, KeyValues, overriding_file, read_exit_file
 from elbert_base.files import find_file, read_json
+from elbert_base.labels import stored_labels
 from glue.tasks import Task
 from modes.base import Mode
 from runs.folder import RunFolder
-from runs.job import check_vocab_size
+from runs.job import check_vocab_size, names_for_task
 from runs.settings import ModelSettings
 
 logger = logging.getLogger(__name__)
@@ -33,9 +34,12 @@ class StartingModel:
     config: Path  # config.json, or its folder
     tokenizer: str  # folder
     from_scratch: bool  # are all weights new?
+    labels_in_order: bool  # do labels without a common name match by their order?
 
     @classmethod
-    def of(cls, settings: ModelSettings, mode: Mode, keys: KeyValues) -> "StartingModel":
+    def of(
+        cls, settings: ModelSettings, mode: Mode, keys: KeyValues, labels_in_order: bool = False
+    ) -> "StartingModel":
         """Read the flags: configuration and tokenizer are beside the weights unless these say."""
         weights = settings.model_name_or_path
         return cls(
@@ -45,6 +49,7 @@ class StartingModel:
             config=Path(settings.config_name or weights),
             tokenizer=settings.tokenizer_name or weights,
             from_scratch=settings.from_scratch,
+            labels_in_order=labels_in_order,
         )
 
     def make_config(self, task: Task) -> AdaptiveConfig:
@@ -81,20 +86,28 @@ class StartingModel:
         tokenizer.model_max_length = max_seq_length
         return tokenizer
 
-    def make_model(self, config: AdaptiveConfig) -> AlbertPreTrainedModel:
-        """Make a model with the weights; those of another task come without their heads."""
+    def make_model(self, config: AdaptiveConfig, task: Task) -> AlbertPreTrainedModel:
+        """Make a model with the weights; those of another task come without their heads.
+
+        Raises UserError for a head of as many classes as the task, but of others; see
+        `match_labels`.
+        """
         if self.from_scratch:
             logger.info("Weights newly initialised: all (--from_scratch)")
             return self.mode.model_class(config)
         path = find_file(self.weights, "config.json")
-        trained_on = read_json(path).get("finetuning_task") if path else None
+        stored = read_json(path) if path else {}
+        trained_on = stored.get("finetuning_task")
         if getattr(config, "keep_head", False):
             trained_on = config.finetuning_task  # the user says that the head is of this task
+        head_labels = names_for_task(stored_labels(stored), task, stored)
         model, report = load_model(
             self.mode.model_class,
             self.weights,
             config,
             other_task=trained_on is not None and trained_on != config.finetuning_task,
+            head_labels=head_labels,
+            labels_in_order=self.labels_in_order,
         )
         for line in report.lines():
             logger.info(line)

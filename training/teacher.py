@@ -24,12 +24,14 @@ from elbert.loading.tokenizers import load_tokenizer
 from elbert.loading.weights import abbreviate, load_trained_model
 from elbert_base.errors import UserError
 from elbert_base.files import find_file, read_json, weights_hash
+from elbert_base.labels import match_labels, shown
 from glue.features import sorted_batches
 from glue.splits import Example, Split
 from glue.tasks import Task
 from runs.console import progress
 from runs.fingerprint import fingerprint
 from runs.folder import RunFolder
+from runs.job import names_for_task
 
 logger = logging.getLogger(__name__)
 
@@ -54,11 +56,14 @@ class Teacher:
     Attributes:
         folder: of the model and its tokenizer.
         max_seq_length: tokens of an example that it reads, at most.
+        labels_in_order: whether its labels, where none has a name of the task's, mean the task's
+            in their order.
     """
 
     folder: Path
     task: Task
     max_seq_length: int
+    labels_in_order: bool = False
 
     def answers(self, examples: Sequence[Example], accelerator: Accelerator) -> np.ndarray:
         """Return its logits for examples at full depth, (examples, labels) float32.
@@ -106,27 +111,25 @@ class Teacher:
         return model.eval(), tokenizer
 
     def label_order(self, teacher_labels: Sequence[str]) -> list[int]:
-        """Match the task's labels with the teacher's by name: the teacher's number of each.
+        """Return the teacher's number of each of the task's labels; see `match_labels`.
 
-        Where they have no name in common, both are taken in their order, with a warning. Raises
-        UserError where only some names match, or the numbers of labels differ.
+        Raises UserError for other labels than the task's.
         """
-        labels = self.task.labels or ("score",)
-        numbers = {name.lower(): number for number, name in enumerate(teacher_labels)}
-        matches = [numbers[label.lower()] for label in labels if label.lower() in numbers]
-        if len(teacher_labels) != len(labels) or len(matches) not in (0, len(labels)):
-            raise UserError(
-                f"--teacher {self.folder} answers {', '.join(teacher_labels[:20])}; "
-                f"{self.task.name} has {', '.join(labels[:20])}: give a model that was fine-tuned "
-                "for this task"
-            )
-        if matches:
-            return matches
-        if self.task.labels:
-            pairs = zip(teacher_labels, labels, strict=True)
-            shown = ", ".join(f"{teacher_label} as {label}" for teacher_label, label in pairs)
-            logger.warning("--teacher: its labels are taken in their order: %s", shown)
-        return list(range(len(labels)))
+        if self.task.is_regression:
+            if len(teacher_labels) > 1:
+                raise UserError(
+                    f"--teacher {self.folder} answers {shown(teacher_labels)}; {self.task.name} "
+                    "has scores: give a model that was fine-tuned for this task"
+                )
+            return [0]
+        path = find_file(self.folder, "config.json")
+        return match_labels(
+            self.task.labels,
+            names_for_task(teacher_labels, self.task, read_json(path) if path else {}),
+            wanted_by=self.task.name,
+            given_by=f"--teacher {self.folder}",
+            in_order=self.labels_in_order,
+        )
 
     def tokenise(
         self, examples: Sequence[Example], model: Any, tokenizer: PreTrainedTokenizerBase

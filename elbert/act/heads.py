@@ -76,6 +76,7 @@ class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
     tensor_names = ACT_NAMES
     task_parts = ("classifier.",)
     new_parts = ("albert.pooler.", "albert.encoder.albert_layer.act.", *task_parts)
+    label_rows = r"^classifier\.(weight|bias)$"
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)

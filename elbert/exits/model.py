@@ -78,6 +78,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
     config: ElbertConfig  # pyrefly: ignore[bad-override-mutable-attribute]  # HF's is any
     task_parts = ("albert.encoder.exit_out_layer", "albert.encoder.kept_head.", "exit_weights")
     new_parts = ("albert.pooler.", "albert.encoder.exit_out_layer", "exit_weights")
+    label_rows = r"\.(exit_out_layers?(\.\d+)?|kept_head)\.classifier2?\.(weight|bias)$"
     optional_parts = ("exit_weights",)  # the published code does not save it
     # The published code has ALBERT's pooler even where exits have poolers of their own.
     _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012 (HF's own)

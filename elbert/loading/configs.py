@@ -12,6 +12,7 @@ from elbert_base.exit_settings import KeyValues, resolve
 from elbert_base.families import FAMILIES, HEAD_ACTIVATIONS, SKIP_PADDING, family_of
 from elbert_base.files import find_file, has_weights, local_folder, read_json
 from elbert_base.keys import mode_name
+from elbert_base.labels import stored_labels
 
 from ..configuration import (
     ALBERT_KEYS,
@@ -81,6 +82,8 @@ def load_config(
             f"{path}: model_type = {model_type!r}: only the weights of ALBERT, BERT, RoBERTa, "
             "ELECTRA and this suite's own models can be read; another family's layers would be lost"
         )
+    if values.get("id2label") is None and values.get("label2id"):
+        values["id2label"] = dict(enumerate(stored_labels(values)))  # HF would take no names
     values = {**drop_foreign_keys(as_albert(values), config_class), **overrides}
     label_count = len(values.get("id2label") or ())
     if "num_labels" in overrides and overrides["num_labels"] != label_count:

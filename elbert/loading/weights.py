@@ -5,7 +5,7 @@ ELBERT's published code or of this suite, or an encoder of `elbert_base/families
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -20,11 +20,12 @@ from transformers import (
 
 from elbert_base.errors import UserError
 from elbert_base.families import FAMILIES, LAYER_NAMES, MAPPING, SKIP_PADDING, family_of
-from elbert_base.files import find_file, local_folder
+from elbert_base.files import find_file, local_folder, read_json
+from elbert_base.labels import match_labels, stored_labels
 
 from ..albert import AlbertPreTrainedModel
 from ..configuration import AdaptiveConfig, config_class_of
-from .configs import as_albert, load_config, mode_in, read_encoder_config
+from .configs import as_albert, label_names, load_config, mode_in, read_encoder_config
 from .tensors import WORDS, TensorDict, read_tensors
 
 ModelT = TypeVar("ModelT", bound=AlbertPreTrainedModel)
@@ -149,6 +150,8 @@ def load_model(
     config: AlbertConfig | None = None,
     *,
     other_task: bool = False,
+    head_labels: Sequence[str] | None = None,
+    labels_in_order: bool = False,
     **keys: Any,
 ) -> tuple[ModelT, LoadReport]:
     """Build a model with a checkpoint's weights; return it, and what was loaded.
@@ -163,11 +166,15 @@ def load_model(
         config: in place of the source's configuration.
         other_task: whether the source was fine-tuned on another task; its `task_parts`, such as a
             classifier, are then left out.
+        head_labels: names of the source's classes, by default those in its config.json. They are
+            matched with the configuration's by `match_labels`, and the rows of the head moved.
+        labels_in_order: whether labels without a name in common match by position.
         keys: without `config`, values that replace those of the source's configuration, for example
             exit_thres=0.3. Another num_labels means another task.
 
     Raises:
-        UserError: weights are missing, damaged, or of another shape than the configuration's.
+        UserError: weights are missing, damaged, or of another shape than the configuration's; or
+            the classes of the source's head are others than the configuration's.
     """
     folder = local_folder(source)
     config_class = cast(type[AdaptiveConfig], model_class.config_class)
@@ -181,21 +188,32 @@ def load_model(
     with torch.device("meta"):
         outline = model_class(config)
     tensors = read_tensors_for(outline, folder)
+    order = None
+    if not other_task:
+        order = label_order(outline, tensors, folder, head_labels, labels_in_order)
+    if order:
+        tensors = move_rows(tensors, model_class.label_rows, order)
     load_into(outline, tensors, folder, model_class.new_parts, excluded)
     model = model_class(config)
     report = load_into(model, tensors, folder, model_class.new_parts, excluded)
     return model, report
 
 
-def load_trained_model(source: str | Path, config: AlbertConfig | None = None) -> Any:
+def load_trained_model(
+    source: str | Path,
+    config: AlbertConfig | None = None,
+    head_labels: Sequence[str] | None = None,
+) -> Any:
     """Load the trained model in a folder, of whatever mode it is, in eval mode.
 
-    config: in place of the folder's. Raises UserError for weights that were not trained on a task.
+    config: in place of the folder's. head_labels: see `load_model`.
+
+    Raises UserError for weights that were not trained on a task.
     """
     # HF's annotation of this mapping knows HF's configurations only.
     model_classes: Any = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     model_class = model_classes[config_class_of(mode_in(source))]
-    model, report = load_model(model_class, source, config)
+    model, report = load_model(model_class, source, config, head_labels=head_labels)
     untrained = [name for name in report.initialised if name not in model.optional_parts]
     if untrained:
         raise UserError(
@@ -224,6 +242,44 @@ def read_tensors_for(model: AlbertPreTrainedModel, folder: str | Path) -> Tensor
             "first, or train all exits anew, with --recipe recommended"
         )
     return tensors
+
+
+def label_order(
+    model: AlbertPreTrainedModel,
+    tensors: TensorDict,
+    folder: str | Path,
+    head_labels: Sequence[str] | None,
+    in_order: bool,
+) -> list[int] | None:
+    """Match the labels of a model with those of a checkpoint's head; see `match_labels`.
+
+    Returns the row of the head for each label of the model, or None where the checkpoint has no
+    head of this number of classes, or only one class.
+    """
+    label_count = model.config.label_count
+    names = [name for name in model.state_dict() if re.search(model.label_rows, name)]
+    rows = [len(tensors[name]) for name in names if name in tensors]
+    if label_count == 1 or label_count not in rows:
+        return None
+    if head_labels is None:
+        path = find_file(folder, "config.json")
+        head_labels = stored_labels(read_json(path)) if path else []
+    return match_labels(
+        label_names(model.config),
+        head_labels or [f"LABEL_{number}" for number in range(label_count)],
+        wanted_by="the task",
+        given_by=f"the head of {folder}",
+        in_order=in_order,
+    )
+
+
+def move_rows(tensors: TensorDict, names: str, order: Sequence[int]) -> TensorDict:
+    """Return the tensors with the rows of those that match a regular expression in another order.
+
+    order: for each new row, the old one.
+    """
+    rows = list(order)
+    return {name: x[rows] if re.search(names, name) else x for name, x in tensors.items()}
 
 
 def load_into(

@@ -173,6 +173,7 @@ class PonderAlbertClassifier(EarlyExitModel):
     tensor_names = PONDER_NAMES
     task_parts = ("classifier.", "ponder.")
     new_parts = ("pooler.", *task_parts)
+    label_rows = r"^classifier\.(2\.)?(weight|bias)$"
 
     def __init__(
         self,
