@@ -240,7 +240,7 @@ def _read_json(path: Path) -> tuple[list[str], NumberedRows]:
 def _json_rows(path: Path) -> NumberedRows:
     """Yield the objects of a file as rows of texts."""
     for number, record in _json_objects(path):
-        yield number, _text_cells(record)
+        yield number, text_cells(record)
 
 
 def _json_objects(path: Path, on_error: OnError = stop_at) -> NumberedRecords:
@@ -261,7 +261,7 @@ def _json_objects(path: Path, on_error: OnError = stop_at) -> NumberedRecords:
             on_error(UserError(f"{path}, line {number}: expected one JSON object a line"))
 
 
-def _text_cells(row: Mapping[str, Any]) -> Row:
+def text_cells(row: Mapping[str, Any]) -> Row:
     """Return a row's cells as texts.
 
     A null, list or object is left out, so that it is reported as missing where it is needed.
@@ -281,7 +281,7 @@ def _text_cells(row: Mapping[str, Any]) -> Row:
 def _read_parquet(path: Path) -> tuple[list[str], NumberedRows]:
     """Read the columns and rows of a Parquet file as texts."""
     columns, records = _parquet_records(path)
-    return columns, ((number, _text_cells(record)) for number, record in records)
+    return columns, ((number, text_cells(record)) for number, record in records)
 
 
 def _parquet_records(path: Path) -> tuple[list[str], NumberedRecords]:

@@ -1,0 +1,37 @@
+"""Classify the rows of a table with a trained model: a table in, the same table with answers out.
+
+    python classify.py --model_dir out/reviews/model --input_file new.csv --output_file scored.csv
+
+All columns stay, and each row gets label, score (the label's probability) and exit_layer. Tables
+are CSV, TSV, JSON lines or Parquet. A run that was killed goes on when the command is given again.
+
+    zcat new.jsonl.gz | python classify.py --model_dir out/reviews/model --input_file - \\
+      --input_format jsonl --output_file - > scored.jsonl
+
+--ray scores Parquet files on a cluster (requirements-ray.txt). See docs/big_tables.md.
+"""
+
+from answers.table_settings import ColumnSettings, ModelSettings, RaySettings, TableSettings
+from elbert_base.runtime import keep_freed_memory
+from runs.flags import parse
+from runs.processes import run_script
+
+
+def main() -> None:
+    model, columns, tables, engine = parse(
+        [ModelSettings, ColumnSettings, TableSettings, RaySettings], __doc__
+    )
+    # torch, and what stands on it: not before the flags are known to be right.
+    keep_freed_memory()
+    if engine.ray:
+        from answers.ray_tables import score_on_ray
+
+        score_on_ray(model, columns, tables, engine)
+    else:
+        from answers.scored_tables import score_tables
+
+        score_tables(model, columns, tables)
+
+
+if __name__ == "__main__":
+    run_script(main)

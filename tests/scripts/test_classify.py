@@ -1,0 +1,282 @@
+"""classify.py: a table in, the same table with answers out."""
+
+import csv
+import gzip
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+import answers.scored_tables
+import classify
+import elbert
+from glue.tables import read_records
+from tests.commands import ROOT
+from tests.conftest import sentence, write
+
+ROWS = [
+    {"id": i, "sentence1": sentence(i, 3 + i % 5), "sentence2": f'{sentence(i + 1)}, "{i}"\nnext'}
+    for i in range(23)
+]
+PAIRS = [(row["sentence1"], row["sentence2"]) for row in ROWS]
+ADDED = ("label", "score", "exit_layer")
+
+
+def write_table(path: Path, rows: list[dict]) -> Path:
+    """Write a table by other means than the project's."""
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".parquet":
+        pandas = pytest.importorskip("pandas")
+        pandas.DataFrame(rows).to_parquet(path)
+    elif path.suffix == ".jsonl":
+        write(path, "".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        text = io.StringIO()
+        writer = csv.DictWriter(text, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+        write(path, text.getvalue())
+    return path
+
+
+def read_back(path: Path) -> list[dict]:
+    """Read a table by other means than the project's."""
+    if path.suffix == ".parquet":
+        return pytest.importorskip("pandas").read_parquet(path).to_dict("records")
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
+    if ".jsonl" in path.name:
+        return [json.loads(line) for line in text.splitlines()]
+    return list(csv.DictReader(io.StringIO(text, newline="")))
+
+
+def flags(model: Path, source: object, output: object, *more: object) -> list[object]:
+    sources = source if isinstance(source, list) else [source]
+    return ["--model_dir", model, "--input_file", *sources, "--output_file", output, *more]
+
+
+def check_answers(rows: list[dict], model: Path) -> None:
+    """The columns of ROWS are there as they were, and the answers are the Classifier's."""
+    wanted = elbert.classify(model, PAIRS)
+    assert len(rows) == len(ROWS)
+    for row, brought, answer in zip(rows, ROWS, wanted, strict=True):
+        assert list(row) == [*brought, *ADDED]
+        assert {name: str(row[name]) for name in brought} == {k: str(v) for k, v in brought.items()}
+        assert (row["label"], int(row["exit_layer"])) == (answer["label"], answer["exit_layer"])
+        assert float(row["score"]) == pytest.approx(answer["score"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("source", "output"),
+    [
+        ("a.csv", "b.jsonl.gz"),
+        ("a.jsonl", "b.parquet"),
+        ("a.parquet", "b.csv.gz"),
+    ],
+)
+def test_every_kind_of_table_keeps_its_columns_and_gets_the_classifiers_answers(
+    source, output, script, trained, tmp_path
+):
+    table = write_table(tmp_path / source, ROWS)
+    more = ("--rows_per_part", 5)
+    done = script(classify.main, *flags(trained, table, tmp_path / output, *more)).done()
+    assert "23 rows" in done.err
+    check_answers(read_back(tmp_path / output), trained)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([source, output, "out"])
+
+
+def test_several_files_all_probabilities_and_a_rule_of_ones_own(script, trained, tmp_path):
+    halves = [
+        write_table(tmp_path / "in" / f"{i}.jsonl", rows)
+        for i, rows in enumerate((ROWS[:9], ROWS[9:]))
+    ]
+    more = ("--all_scores", "--prefix", "my ", "--set", "thres_name=entropy", "exit_thres=0")
+    for sources in ([tmp_path / "in"], halves):
+        output = tmp_path / "out.jsonl"
+        script(classify.main, *flags(trained, sources, output, *more, "--overwrite")).done()
+        rows = read_back(output)
+        assert [row["id"] for row in rows] == [row["id"] for row in ROWS]
+        for row in rows:
+            probabilities = [
+                row[f"my probability of {x}"] for x in ("entailment", "not_entailment")
+            ]
+            assert sum(probabilities) == pytest.approx(1)
+            assert row["my score"] == max(probabilities)
+            assert row["my exit_layer"] == 4  # of four: entropy is never below 0
+
+
+@pytest.mark.slow
+def test_through_pipes(trained, tmp_path):
+    table = write_table(tmp_path / "a.csv", ROWS)
+    command = [sys.executable, ROOT / "classify.py"]
+    command += flags(trained, "-", "-", "--input_format", "csv", "--output_format", "jsonl")
+    with table.open("rb") as file:
+        done = subprocess.run(list(map(str, command)), stdin=file, capture_output=True, check=True)
+    rows = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    check_answers(rows, trained)
+
+
+def test_rows_without_a_text_stop_the_work_before_it_begins_or_are_listed(
+    script, trained, tmp_path
+):
+    rows = [*ROWS[:4], {"id": 4, "sentence1": None, "sentence2": "a"}, *ROWS[5:8]]
+    table = write_table(tmp_path / "a.jsonl", rows)
+    output = tmp_path / "b.jsonl"
+    refused = script(classify.main, *flags(trained, table, output))
+    refused.refused("line 5", "sentence1", "--on_error skip")
+    assert not output.exists()
+    done = script(classify.main, *flags(trained, table, output, "--on_error", "skip")).done()
+    assert "1 rows were left out" in done.err
+    assert [row["id"] for row in read_back(output)] == [0, 1, 2, 3, 5, 6, 7]
+    assert "line 5" in (tmp_path / "b.jsonl.skipped.txt").read_text()
+
+
+def test_what_would_lose_something_is_refused(script, trained, tmp_path):
+    table = write_table(tmp_path / "a.csv", ROWS)
+    output = write(tmp_path / "b.csv", "mine")
+    labelled = write_table(tmp_path / "c.csv", [{**row, "label": 1} for row in ROWS])
+    cases = [
+        (flags(trained, table, output), "exists"),
+        (flags(trained, table, table, "--overwrite"), "among the tables to read"),
+        (flags(trained, tmp_path, output, "--overwrite"), "among the tables to read"),
+        (flags(trained, labelled, tmp_path / "d.csv"), "--prefix"),
+        (flags(trained, table, tmp_path / "d.tsv"), "tab or line break in 'sentence2'"),
+        (flags(trained, table, tmp_path / "d.txt"), ".parquet"),
+        (flags(trained, tmp_path / "none.csv", tmp_path / "d.csv"), "no such file"),
+        (flags(trained, [table, labelled], tmp_path / "d.csv", "--prefix", "x"), "score them one"),
+        (flags(trained, table, tmp_path / "d.csv", "--set", "exit_thres=2"), "exit_thres"),
+        (flags(trained, "-", tmp_path / "d.csv"), "--input_format"),
+        (flags(trained, table, tmp_path / "d.csv", "--text_column_names", "x"), "no column 'x'"),
+    ]
+    before = table.read_bytes()
+    for arguments, words in cases:
+        script(classify.main, *arguments).refused(words)
+    assert (table.read_bytes(), output.read_text()) == (before, "mine")
+    assert not (tmp_path / "d.csv").exists()
+
+
+def test_an_interrupted_run_goes_on_and_another_one_does_not_take_its_rows(
+    script, trained, tmp_path, monkeypatch
+):
+    table = write_table(tmp_path / "a.csv", ROWS)
+    whole, output = tmp_path / "whole.csv", tmp_path / "b.csv"
+    few = ("--rows_per_part", 5)
+    script(classify.main, *flags(trained, table, whole, *few)).done()
+    arguments = flags(trained, table, output, *few)
+    answered = []
+    usual = answers.scored_tables.answered
+
+    def failing(scorer, batch):
+        answered.append(len(batch))
+        if len(answered) == 3:
+            raise KeyboardInterrupt
+        return usual(scorer, batch)
+
+    monkeypatch.setattr(answers.scored_tables, "answered", failing)
+    assert script(classify.main, *arguments).status == 130
+    assert not output.exists()
+    script(classify.main, *arguments, "--set", "exit_thres=0.9").refused("the exit keys")
+    done = script(classify.main, *arguments).done()
+    assert "10 rows were answered before" in done.err
+    assert answered == [5, 5, 5, 5, 5, 3]
+    assert output.read_bytes() == whole.read_bytes()
+    assert not (tmp_path / ".b.csv.parts").exists()
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on(script, trained, tmp_path):
+    """SIGKILL in the middle; then the table is that of a run without."""
+    rows = [{"id": i, "sentence1": sentence(i, 30), "sentence2": ""} for i in range(1200)]
+    table = write_table(tmp_path / "a.csv", rows)
+    whole, output = tmp_path / "whole.csv", tmp_path / "b.csv"
+    few = ("--rows_per_part", 20)
+    command = [sys.executable, ROOT / "classify.py", *flags(trained, table, output, *few)]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE)
+    while len(list((tmp_path / ".b.csv.parts").glob("part-*"))) < 3:
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not output.exists()
+    assert "were answered before" in script(classify.main, *command[2:]).done().err
+    script(classify.main, *flags(trained, table, whole, *few)).done()
+    assert output.read_bytes() == whole.read_bytes()
+    assert [row["id"] for _, row in read_records(output)[1]] == [str(i) for i in range(1200)]
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A Ray cluster of two nodes with two CPUs each, on this machine; its address."""
+    pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    started = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    started.add_node(num_cpus=2)
+    yield started.address
+    started.shutdown()
+
+
+def ray_rows(folder: Path) -> list[dict]:
+    """The rows of a folder's Parquet files, by id."""
+    rows = [row for path in folder.glob("*.parquet") for row in read_back(path)]
+    return sorted(rows, key=lambda row: row["id"])
+
+
+@pytest.mark.slow
+def test_a_cluster_answers_as_one_process_though_a_worker_is_killed(
+    cluster, script, trained, tmp_path
+):
+    source = tmp_path / "in"
+    for shard in range(8):
+        ids = range(shard * 100, shard * 100 + 100)
+        rows = [{"id": i, "sentence1": sentence(i, 9), "sentence2": sentence(i)} for i in ids]
+        write_table(source / f"{shard}.parquet", rows)
+    output = tmp_path / "scored"
+    few = ("--rows_per_part", 20)
+    command = [sys.executable, ROOT / "classify.py", *flags(trained, source, output, *few)]
+    command += ["--ray", cluster]
+    process = subprocess.Popen(list(map(str, command)), stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob(".scored.*.partial/*.parquet")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    workers = [p for p in psutil.process_iter() if "TableActor" in " ".join(p.cmdline())]
+    workers[0].kill()
+    _, messages = process.communicate(timeout=300)
+    assert process.returncode == 0, messages
+    assert "3 actor(s)" in messages
+    found = ray_rows(output)
+    alone = tmp_path / "alone.parquet"
+    script(classify.main, *flags(trained, source, alone, *few)).done()
+    wanted = sorted(read_back(alone), key=lambda row: row["id"])
+    assert [row["id"] for row in found] == list(range(800))
+    for row, expected in zip(found, wanted, strict=True):
+        assert row.pop("score") == pytest.approx(expected.pop("score"), abs=1e-5)
+        assert row == expected
+
+
+@pytest.mark.slow
+def test_what_a_cluster_cannot_do_is_said(cluster, script, trained, tmp_path):
+    table = write_table(tmp_path / "a.parquet", ROWS)
+    broken = write_table(tmp_path / "b.parquet", [{**ROWS[0], "sentence1": None}, *ROWS[1:]])
+    text_table = write_table(tmp_path / "a.csv", ROWS)
+    out = tmp_path / "out_folder"
+    on = ("--ray", cluster)
+    for arguments, words in (
+        (flags(trained, table, out, *on, "--concurrency", 4), "at most 3 actors fit"),
+        (flags(trained, text_table, out, *on), "Parquet"),
+        (flags(trained, table, tmp_path, *on), "exists"),
+        (flags(trained, broken, out, *on), "1 rows without a text in column 'sentence1'"),
+        (flags(trained, table, out, "--ray", "127.0.0.1:1"), "--ray 127.0.0.1:1"),
+    ):
+        script(classify.main, *arguments).refused(words)
+    assert not out.exists()
+    done = script(classify.main, *flags(trained, broken, out, *on, "--on_error", "skip")).done()
+    assert "1 rows were left out" in done.err
+    assert [row["id"] for row in ray_rows(out)] == list(range(1, 23))
