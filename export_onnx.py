@@ -83,7 +83,7 @@ def main() -> None:
     feeds = list(calibration_feeds(folder, model, texts)) if texts else []
 
     facts = {
-        **provenance(as_dict(settings), weights=used.weights).as_json(),
+        **provenance(as_dict(settings), weights=used.weights).for_others(),
         **describe_model(model),
         "rule_sources": rule.sources,
     }

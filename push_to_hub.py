@@ -4,45 +4,56 @@
 
 The card is README.md in --model_dir; a card of your own is left as it is. Without --hub_model_id
 the command only writes the card. Otherwise it sends weights, configuration, exit_config.json,
-tokenizer, card and exits.png. Sign in first: `hf auth login`.
+tokenizer, card and exits.png, without paths and flags of this machine. Sign in first:
+`hf auth login`.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData, metadata_load
 from yaml import YAMLError
 
 from elbert_base.errors import UserError
-from elbert_base.exit_settings import resolve
-from elbert_base.files import find_file, read_json, resolve_within
+from elbert_base.exit_settings import EXIT_FILE, overriding_file, read_exit_file, resolve
+from elbert_base.files import find_file, read_json, resolve_within, weight_files
 from elbert_base.keys import keys_of
 from glue.tasks import TASKS
 from runs.console import markdown_table
+from runs.files import as_json
 from runs.fingerprint import fingerprint
 from runs.flags import option, parse
 from runs.folder import RunFolder
 from runs.processes import run_script
-from runs.provenance import training_flags
+from runs.provenance import PASSWORD, training_flags
 from runs.used_files import UsedFiles
 
 CARD = "README.md"
 PICTURE = "exits.png"
-# Patterns of the files that are sent.
-SENT_FILES = [
+# The files that are sent, those of them that are there, and the weights. No other file is.
+SENT_FILES = (
     "config.json",
-    "exit_config.json",
-    "*token*.json",
+    EXIT_FILE,
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
     "spiece.model",
+    "sentencepiece.bpe.model",
     "vocab.txt",
+    "vocab.json",
     "merges.txt",
-    "model*.safetensors*",
     CARD,
     PICTURE,
-]
+)
+# Keys of these files that are about the machine of the training.
+PRIVATE_KEYS = ("_name_or_path", "name_or_path", "my_out_dir", "command", "flags")
+# A path from a root, with two names at least, or from a home or a drive; or a URL with a password.
+PRIVATE_VALUE = rf"^(/[^/]+/|~|[A-Za-z]:[\\/]|\\\\|file:)|{PASSWORD}"
 # The hub's names of metrics, where they are others.
 HUB_METRICS = {"acc": "accuracy", "mcc": "matthews_correlation", "pearson": "pearsonr"}
 # Flags of the training that the card shows. They name no file of the training's machine.
@@ -313,12 +324,47 @@ def update_card(settings: HubSettings, used: UsedFiles) -> None:
 # Sending.
 
 
-def check_links(folder: Path) -> None:
-    """Raise UserError for a link, among the files to send, that leads out of the folder."""
-    for path in folder.iterdir():
-        is_sent = any(path.match(pattern) for pattern in SENT_FILES)
-        if is_sent and not resolve_within(folder, path.name):
+def files_to_send(folder: Path) -> dict[str, Path]:
+    """Find the files to send, by the names that they get on the hub.
+
+    The exit keys of whatever file config.json names are sent as exit_config.json.
+
+    Raises UserError for a link that leads out of the folder.
+    """
+    files = {name: folder / name for name in SENT_FILES if (folder / name).exists()}
+    exit_file = overriding_file(read_json(folder / "config.json"), folder)
+    if exit_file:
+        files[EXIT_FILE] = exit_file
+    files |= {path.name: path for path in weight_files(folder)}
+    for path in files.values():
+        if not resolve_within(folder, path.absolute()):
             raise UserError(f"{path} is a link that leads out of {folder}: copy its file there")
+    return files
+
+
+def public_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a file without what is private: keys, local paths and passwords."""
+    public = {}
+    for key, value in values.items():
+        is_private_text = isinstance(value, str) and re.search(PRIVATE_VALUE, value)
+        if key in PRIVATE_KEYS or is_private_text:
+            continue
+        if key == "provenance" and isinstance(value, Mapping):
+            value = public_json(value)
+        public[key] = value
+    return public
+
+
+def put_together(folder: Path, target: Path) -> None:
+    """Put into `target` what is sent of a model's folder, and nothing that is private."""
+    for name, path in files_to_send(folder).items():
+        if name in ("config.json", EXIT_FILE, "tokenizer_config.json"):
+            values = public_json(read_exit_file(path) if name == EXIT_FILE else read_json(path))
+            if "exit_config_path" in values:
+                values["exit_config_path"] = EXIT_FILE
+            (target / name).write_text(as_json(values), encoding="utf-8")
+        else:
+            (target / name).symlink_to(path.resolve())
 
 
 def send(folder: Path, repository: str, is_private: bool) -> None:
@@ -327,18 +373,18 @@ def send(folder: Path, repository: str, is_private: bool) -> None:
     Raises UserError where the hub does not take it.
     """
     hub = HfApi()
-    try:
-        hub.create_repo(repository, private=is_private, exist_ok=True)
-        url = hub.upload_folder(
-            repo_id=repository,
-            folder_path=folder,
-            allow_patterns=SENT_FILES,
-            ignore_patterns=["*/*"],
-        )
-    except Exception as error:  # of the hub, or of the HTTP client that it happens to use
-        reason = " ".join(str(error).split())[:300]
-        raise UserError(f"{repository}: the hub does not take it ({reason})") from error
+    with TemporaryDirectory() as name:
+        target = Path(name)
+        put_together(folder, target)
+        names = sorted(path.name for path in target.iterdir())
+        try:
+            hub.create_repo(repository, private=is_private, exist_ok=True)
+            url = hub.upload_folder(repo_id=repository, folder_path=target, allow_patterns=names)
+        except Exception as error:  # of the hub, or of the HTTP client that it happens to use
+            reason = " ".join(str(error).split())[:300]
+            raise UserError(f"{repository}: the hub does not take it ({reason})") from error
     print(f"sent: {url}")
+    print(f"files: {', '.join(names)}")
 
 
 def main() -> None:
@@ -347,7 +393,6 @@ def main() -> None:
     used = UsedFiles(folder, folder / "eval_results.json")
     update_card(settings, used)
     if settings.hub_model_id:
-        check_links(folder)
         used.check()
         send(folder, settings.hub_model_id, settings.hub_private_repo)
 

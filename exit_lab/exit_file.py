@@ -42,7 +42,7 @@ def write_exit_file(directory: Path, job: Job, swept: Sweep, setting: Setting) -
     calibration = swept.config.exit_keys().get("exit_calibration")
     if calibration:
         content["exit_calibration"] = calibration  # which all rules read
-    content["provenance"] = job.origin.provenance.as_json()
+    content["provenance"] = job.origin.provenance.for_others()
     write_json(path, content)
     print(f"written to {path}; the next evaluation of {directory} uses it")
 

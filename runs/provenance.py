@@ -1,6 +1,7 @@
 """Where a result comes from: the hashes of its weights and data, the command line, all flags, the
 commit and the versions. Loads no torch."""
 
+import re
 import shlex
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from elbert_base.errors import UserError
 from elbert_base.files import read_json
 from runs.processes import ROOT
 
+# What a file that is sent or exported says of its origin: no command line, and no flags with paths.
+PUBLIC_FIELDS = ("weights", "data", "commit", "versions")
+PASSWORD = r"(\w+://[^/\s:@]*:)[^/\s@]+@"  # in a URL: scheme://user:password@host
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 
 
@@ -40,6 +44,17 @@ class Provenance:
                 hashes[name] = text
         return {**hashes, **values}
 
+    def for_others(self) -> dict[str, Any]:
+        """Return what may leave this machine: the fields of `as_json` in PUBLIC_FIELDS."""
+        return {name: value for name, value in self.as_json().items() if name in PUBLIC_FIELDS}
+
+
+def without_password(value: Any) -> Any:
+    """Return a flag's value, or each text of a list, with *** for the passwords in URLs."""
+    if isinstance(value, list | tuple):
+        return [without_password(part) for part in value]
+    return re.sub(PASSWORD, r"\1***@", value) if isinstance(value, str) else value
+
 
 def provenance(flags: Mapping[str, Any], weights: str = "", data: str = "") -> Provenance:
     """Describe where a result of this process comes from.
@@ -54,9 +69,10 @@ def provenance(flags: Mapping[str, Any], weights: str = "", data: str = "") -> P
     for library in LIBRARIES:
         versions[library] = version(library)
     return Provenance(
-        command=shlex.join([script, *sys.argv[1:]]),
+        command=shlex.join(without_password([script, *sys.argv[1:]])),
         flags={
-            name: str(value) if isinstance(value, Path) else value for name, value in flags.items()
+            name: str(value) if isinstance(value, Path) else without_password(value)
+            for name, value in flags.items()
         },
         commit=commit(),
         versions=versions,

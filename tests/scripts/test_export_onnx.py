@@ -68,6 +68,7 @@ def test_a_file_is_evaluated_as_its_model_is(trained, evaluate, mode):
     out = trained(mode)
     evaluate(mode, out, *SET[mode]).done()
     expected = report_of(out)
+    assert str(out.parent).encode() not in (out / "fp32.onnx").read_bytes()  # no local path
     for size in (1, 4):
         more = ("--onnx", out / "fp32.onnx", "--per_gpu_eval_batch_size", size)
         outcome, found = evaluate(mode, out, *SET[mode], *more).done(), report_of(out)

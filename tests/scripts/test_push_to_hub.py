@@ -1,5 +1,6 @@
 """push_to_hub.py: a card that says what was measured, and a hub that is a folder."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from transformers import pipeline
 import push_to_hub
 from elbert import EarlyExitPipeline
 from tests.commands import edit_key, report_of
-from tests.conftest import edit_json, sentence
+from tests.conftest import contents, edit_json, sentence
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def hub(monkeypatch, tmp_path) -> Path:
             sent.mkdir(exist_ok=True)
 
         def upload_folder(self, repo_id: str, folder_path: Path, **patterns) -> str:
-            files = (str(x.relative_to(folder_path)) for x in folder_path.rglob("*.*"))
+            files = [str(x.relative_to(folder_path)) for x in folder_path.rglob("*.*")]
             for name in filter_repo_objects(files, **patterns):
                 shutil.copy(folder_path / name, sent)
             return repo_id
@@ -53,6 +54,46 @@ def test_a_model_is_sent_with_what_its_evaluation_found(script, glue, trained, h
     assert str(trained.parent) not in card.content
     classify = pipeline("text-classification", str(hub), pipeline_class=EarlyExitPipeline)
     assert classify(sentence(1))[0]["exit_layer"] >= 1
+
+
+def test_nothing_private_is_sent(script, glue, trained, hub):
+    """No other file, whatever its name; of JSON files no path, flag, command or password."""
+    glue(trained, "--do_eval").done()
+    before = {path.name for path in trained.iterdir()}
+    for name in ("hf_token.json", "token.json", "my_tokens.json", "model-before.safetensors"):
+        (trained / name).write_text("{}")
+    (trained / "checkpoint-1").mkdir()
+    (trained / "checkpoint-1/config.json").write_text("{}")
+    path = "/home/alice/secret-client/data"
+    edit_json(
+        trained / "config.json", _name_or_path=path, my_out_dir=path, exit_config_path="a.json"
+    )
+    edit_json(
+        trained / "tokenizer_config.json",
+        name_or_path=path,
+        tokenizer_file=f"{path}/tokenizer.json",
+        vocab_file="C:\\\\Users\\\\alice\\\\vocab.txt",
+        source="https://alice:pass@example.org/model",
+    )
+    provenance = {"command": f"sweep_exits.py {path}", "flags": {"data_dir": path}, "weights": "0a"}
+    keys = {"exit_thres": 0.2, "provenance": {**provenance, "versions": {"torch": "2"}}}
+    (trained / "a.json").write_text(json.dumps(keys))
+    kept = contents(trained)
+    glue(trained, "--do_eval", "--out_mode", "one").done()
+    flags = ("--model_dir", trained, "--hub_model_id", "me/rte")
+    script(push_to_hub.main, *flags).done()
+    assert {x: contents(trained)[x] for x in ("config.json", "a.json")}.items() <= kept.items()
+    names = {path.name for path in hub.iterdir()}
+    assert names <= before | {"README.md", "exit_config.json"}
+    for sent in hub.iterdir():
+        for word in (b"alice", b"secret", b"pass@", str(trained.parent).encode()):
+            assert word not in sent.read_bytes(), sent
+    sent_keys = json.loads((hub / "exit_config.json").read_text())
+    about = {"weights": "0a", "versions": {"torch": "2"}}
+    assert sent_keys == {"exit_thres": 0.2, "provenance": about}
+    classify = pipeline("text-classification", str(hub), pipeline_class=EarlyExitPipeline)
+    assert classify.model.config.exit_thres == 0.2
+    assert classify.model.config.id2label == {0: "entailment", 1: "not_entailment"}
 
 
 def test_a_card_is_true_and_never_written_over_one_s_own(script, glue, trained, hub):
