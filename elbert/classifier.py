@@ -14,7 +14,7 @@ from transformers.utils import ModelOutput
 
 from elbert_base.errors import UserError
 from elbert_base.files import has_weights, local_folder, weights_hash
-from elbert_base.runtime import noticing_contention
+from elbert_base.runtime import keep_to_quota, noticing_contention
 
 from .configuration import AdaptiveConfig, EarlyExitConfig, ElbertConfig, config_class_of
 from .cpu_packing import DTYPES, cast_layers, dtype_of, packed_copy
@@ -54,7 +54,8 @@ class Classifier:
     an error, and so does a key that an exported file has no input for. To train, cast or move a
     model, load it by `load_model`, and make another classifier of what you saved.
 
-    It may be called from several threads, and in a process that was forked. Pickled, it is its
+    It may be called from several threads, and in a forked process, which then computes with one
+    thread. Pickled, it is its
     arguments, with the paths absolute, and its exit keys: whoever unpickles it loads the folder
     again.
 
@@ -89,6 +90,8 @@ class Classifier:
         self.onnx: str | None = None  # the path of the file, where one answers
         if dtype not in (*DTYPES, "auto"):
             raise UserError(f"dtype = {dtype!r}: allowed are {', '.join(DTYPES)} and auto")
+        keep_to_quota()
+        self.process = os.getpid()
         folder = local_folder(source, weights=onnx is None)
         self.model: Any = self.load_model(folder) if onnx is None else self.open_file(folder, onnx)
         self.tokenizer = load_tokenizer(folder)
@@ -214,6 +217,10 @@ class Classifier:
         """Classify a list of texts or pairs, all of them tokenised at a time; see `__call__`."""
         if not texts:
             return []
+        if self.process != os.getpid():
+            # A fork has none of its parent's threads, and OpenMP would wait for them for ever.
+            torch.set_num_threads(1)
+            self.process = os.getpid()
         with torch.inference_mode(), noticing_contention(self.device):
             outputs = self.run(self.encode(texts), batch_size)
         return [self.answer(logits, depth, top_k) for logits, depth in outputs]

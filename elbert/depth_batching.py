@@ -7,11 +7,15 @@ have weights of their own, a step serves the slots whose next layer has the same
 
 Memory is bounded by slots × length. Waiting examples enter as an elevator stops: up and down the
 lengths of a window of them, so that neighbours in length share a step.
+
+No example waits for ever, however many others come. One that has seen a window's worth of others
+enter since it was read is the next to enter, the oldest first. A running one that was left out of
+as many steps as there are different weights is served by the next step, the most neglected first.
 """
 
 import time
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, compress, islice
@@ -50,6 +54,9 @@ class QueuedExample:
         own_inputs: values of the configuration's `own_inputs`, in their order, or () for none.
         entered: when it entered its slot, in seconds of time.perf_counter.
         depth: layers that ran.
+        entries_before: how many examples had entered a slot when it was read.
+        has_entered: whether it has left the waiting ones for a slot.
+        idle_steps: steps since its last layer, or since it entered.
     """
 
     row: int
@@ -59,6 +66,9 @@ class QueuedExample:
     own_inputs: tuple[float, ...]
     entered: float = 0.0
     depth: int = 0
+    entries_before: int = 0
+    has_entered: bool = False
+    idle_steps: int = 0
 
 
 @dataclass
@@ -93,6 +103,10 @@ class DepthBatcher:
     lost or answered twice. For an example of too many tokens, or none, it raises UserError with the
     example's row, once; iterating again goes on without that example.
 
+    Before the answer to example `row` come the answers to at most row + 2·window + slots·steps
+    others. steps: the number of layers, twice that times the number of different weights where
+    layers or exits have weights of their own.
+
     Args:
         model: an early-exit model of any mode.
         slots: the most examples that run at a time.
@@ -109,9 +123,12 @@ class DepthBatcher:
         self.window = window
         depth = model.config.num_hidden_layers
         self.weights = [model.layer_weights(layer) for layer in range(depth)]
+        self.most_idle_steps = len(set(self.weights))
         self.source: Iterator[tuple] = iter(())  # examples that are not read yet
         self.submitted = 0  # examples read, also those that failed
-        self.waiting: list[QueuedExample] = []  # sorted by length; at most `window`
+        self.waiting: list[QueuedExample] = []  # sorted by length, then row; at most `window`
+        self.arrivals: deque[QueuedExample] = deque()  # by row; some have entered a slot since
+        self.entries = 0  # examples that have entered a slot
         self.going_up = False  # whether the next example to enter is a longer one
         self.last_length = 1 << 30  # of the example that entered last
         self.running: Running | None = None  # None while all slots are free
@@ -147,6 +164,7 @@ class DepthBatcher:
         for input_ids, token_type_ids, *own_inputs in islice(self.source, room):
             example = self.make_example(input_ids, token_type_ids, own_inputs)
             insort(self.waiting, example, key=attrgetter("length"))
+            self.arrivals.append(example)
         free = self.num_slots - len(self.slots)
         count = min(free, len(self.waiting))
         entering = [self.next_waiting() for _ in range(count)]
@@ -169,17 +187,35 @@ class DepthBatcher:
             input_ids=torch.as_tensor(input_ids),
             token_type_ids=torch.as_tensor(token_type_ids),
             own_inputs=tuple(float(value) for value in own_inputs),
+            entries_before=self.entries,
         )
 
     def next_waiting(self) -> QueuedExample:
-        """Take the waiting example next in length, in the direction of travel; turn at the ends."""
+        """Take the waiting example next in length, in the direction of travel; turn at the ends.
+
+        One that has waited for too long goes first.
+        """
+        while self.arrivals[0].has_entered:
+            self.arrivals.popleft()
+        oldest = self.arrivals[0]
+        if self.entries - oldest.entries_before >= self.window:
+            # The first of its length is the oldest of that length, so it is `oldest`.
+            index = bisect_left(self.waiting, oldest.length, key=attrgetter("length"))
+        else:
+            index = self.next_in_travel()
+        example = self.waiting.pop(index)
+        example.has_entered = True
+        self.entries += 1
+        self.last_length = example.length
+        return example
+
+    def next_in_travel(self) -> int:
+        """Find the waiting example that is next in length; turn at the ends."""
         position = bisect_left(self.waiting, self.last_length, key=attrgetter("length"))
         end = len(self.waiting) if self.going_up else 0
         if position == end:
             self.going_up = not self.going_up
-        example = self.waiting.pop(position if self.going_up else position - 1)
-        self.last_length = example.length
-        return example
+        return position if self.going_up else position - 1
 
     def insert(self, entering: list[QueuedExample]) -> None:
         """Embed examples, and put them into free slots at depth 0."""
@@ -216,9 +252,18 @@ class DepthBatcher:
         return dict(zip(self.model.config.own_inputs, columns, strict=True))
 
     def step(self, running: Running) -> None:
-        """Run one layer pass, with its exit check, for the slots that most others can share."""
+        """Run one layer pass, with its exit check, for the slots that most others can share.
+
+        A slot that was left out for too long is served in their place.
+        """
         next_weights = [self.weights[example.depth] for example in running.examples]
-        weights = most_frequent(next_weights)
+        most_idle = max(running.examples, key=attrgetter("idle_steps"))
+        if most_idle.idle_steps >= self.most_idle_steps:
+            weights = self.weights[most_idle.depth]
+        else:
+            weights = most_frequent(next_weights)
+        for example in running.examples:
+            example.idle_steps += 1
         members = [slot for slot, needed in enumerate(next_weights) if needed == weights]
         decision = self.run_layer(running, members, weights)
         # The step's only wait for the device: answers and decisions in one transfer.
@@ -229,6 +274,7 @@ class DepthBatcher:
         for slot, outcome in zip(members, outcomes, strict=True):
             example = running.examples[slot]
             example.depth += 1
+            example.idle_steps = 0
             if outcome[-1]:
                 stays[slot] = False
                 answer = ExampleAnswer(

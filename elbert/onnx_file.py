@@ -197,6 +197,7 @@ class OnnxFile:
         """
         self.check_config()
         if self.process != os.getpid():  # a fork has none of its parent's threads
+            self.lost_session = self.session  # closing it would wait for those threads
             self.session = open_session(str(self.path))
             self.process = os.getpid()
         mask = inputs.get("attention_mask", torch.ones_like(input_ids))

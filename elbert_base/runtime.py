@@ -1,10 +1,13 @@
-"""Shorten OpenMP's spin-wait, stop glibc from returning freed memory, and name the machine.
+"""Threads and memory of a process: a container's quota, OpenMP's spin-wait, glibc's freed memory.
+
+It also names the machine.
 
 Importing this module loads no torch.
 """
 
 import ctypes
 import logging
+import math
 import os
 import platform
 import sys
@@ -36,6 +39,65 @@ def spin_environment() -> dict[str, str]:
     if any(name in os.environ for name in SPIN_VARIABLES):
         return {}
     return {"GOMP_SPINCOUNT": str(SPIN_COUNT)}
+
+
+CGROUP = Path("/sys/fs/cgroup")  # where Linux states a container's limits
+
+
+def processor_quota(folder: Path = CGROUP) -> int | None:
+    """Return how many processors a container may use, rounded up; None: no limit is stated.
+
+    folder: holds cpu.max, of version 2 of Linux's control groups, or the two files of version 1.
+    """
+    try:
+        if (folder / "cpu.max").exists():
+            quota, period = (folder / "cpu.max").read_text().split()  # in microseconds
+        else:
+            quota = (folder / "cpu/cpu.cfs_quota_us").read_text()
+            period = (folder / "cpu/cpu.cfs_period_us").read_text()
+        share = int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # no such file, or "max"
+        return None
+    return math.ceil(share) if share > 0 else None
+
+
+def quota_threads() -> int | None:
+    """Return the number of threads to compute with where a quota is below the processors.
+
+    None where it is not, or where the user has set OMP_NUM_THREADS. More threads than the quota's
+    would use it up together, and all of them would stand still for the rest of each period.
+    """
+    quota = processor_quota()
+    if quota is None or "OMP_NUM_THREADS" in os.environ:
+        return None
+    return quota if quota < usable_processors() else None
+
+
+def usable_processors() -> int:
+    """Count the processors that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def quota_line(threads: int) -> str:
+    """Say with how many threads a container computes, and why."""
+    return (
+        f"this container may use the time of {threads} of {usable_processors()} processors: "
+        f"computing with {threads} thread{'s' if threads > 1 else ''}; OMP_NUM_THREADS sets "
+        "another number"
+    )
+
+
+@cache  # once in a process
+def keep_to_quota() -> None:
+    """Make torch compute with no more threads than a container's quota has; log it."""
+    import torch
+
+    threads = quota_threads()
+    if threads is not None and threads < torch.get_num_threads():
+        torch.set_num_threads(threads)
+        logger.warning(quota_line(threads))
 
 
 @contextmanager

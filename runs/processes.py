@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from elbert_base.errors import UserError
-from elbert_base.runtime import spin_environment
+from elbert_base.runtime import quota_line, quota_threads, spin_environment
 
 ROOT = Path(__file__).parent.parent  # of the project
 
@@ -64,6 +64,10 @@ def run_script(main: Callable[[], None]) -> None:
     """
     # Before `main` imports torch, whose threads wait for each other as this says.
     os.environ.update(spin_environment())
+    threads = quota_threads()
+    if threads is not None:
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        print(quota_line(threads), file=sys.stderr)
     with redirect_stdout(Console(sys.stdout)), redirect_stderr(Console(sys.stderr)):
         try:
             main()

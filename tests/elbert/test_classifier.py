@@ -5,11 +5,16 @@ import json
 import os
 import pickle
 import random
+import select
 import shutil
+import signal
 import subprocess
 import sys
 import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -336,6 +341,43 @@ def test_a_file_of_other_weights_is_refused(file_of_folder, tmp_path):
     other = saved(tmp_path, seed=1)
     with pytest.raises(UserError, match="exported from other weights"):
         Classifier(other, onnx=file_of_folder)
+
+
+def in_fork(function: Callable[[], Any]) -> Any:
+    """Call a function in a forked process; the test fails where it hangs or raises."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, pickle.dumps(function()))
+        os._exit(0)
+    os.close(writer)
+    ready, _, _ = select.select([reader], [], [], 60)
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(reader, "rb") as file:
+        return pickle.load(file)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", ["model", "file"])
+def test_threads_and_forks_answer_as_one_process_does(folder, request, source):
+    """Forks are made while threads call, and the parent has computed with several threads."""
+    file = request.getfixturevalue("file_of_folder") if source == "file" else None
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        classifier = Classifier(folder, onnx=file)
+        texts = random_texts(200)
+        expected = classifier(texts)
+        with ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(classifier, texts) for _ in range(20)]
+            for _ in range(4):
+                assert_same_answers(in_fork(lambda: classifier(texts)), expected)
+            for call in calls:
+                assert_same_answers(call.result(), expected)
+    finally:
+        torch.set_num_threads(threads_before)
 
 
 def test_longer_texts_are_cut_where_the_tokenizer_says(tmp_path):

@@ -124,3 +124,28 @@ def test_answers_are_those_of_batch_size_one(
     batcher = DepthBatcher(packed_copy(model), slots, window)
     answers = answers_in_portions(batcher, examples, portions)
     assert_same_answers(model, examples, answers, 1e-5 if dtype is torch.float32 else 1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("groups", [1, 3])
+@settings(deadline=None, max_examples=20, derandomize=True)
+@given(
+    common=st.integers(0, 39),
+    rare=st.lists(st.tuples(st.integers(0, 140), st.integers(0, 39)), max_size=4),
+    slots=st.integers(1, 4),
+    window=st.integers(1, 8),
+)
+def test_a_place_among_the_answers_is_bounded(groups, common, rare, slots, window):
+    """One kind of text keeps coming, and some of another length or depth are among them."""
+    layers = 3
+    keys = {"num_hidden_layers": layers, "num_hidden_groups": groups, "num_exit_layers": groups}
+    model = spread_model(initializer_range=0.3, exit_thres=0.8, cnt_thres=1, **keys)
+    kinds = random_examples(40)
+    stream = [kinds[common]] * 300
+    for row, kind in rare:
+        stream[row] = kinds[kind]
+    batcher = DepthBatcher(model, slots, window)
+    batcher.submit(stream)
+    places = {answer.row: place for place, answer in enumerate(batcher.answers())}
+    steps = layers if groups == 1 else 2 * layers * groups
+    assert all(place <= row + 2 * window + slots * steps for row, place in places.items())

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from elbert_base import runtime
 from elbert_base.runtime import (
     SPIN_COUNT,
     SPIN_VARIABLES,
     noticing_contention,
     warn_of_spinning,
 )
+from tests.conftest import write
 
 ROOT = Path(__file__).parents[2]
 
@@ -102,3 +104,39 @@ def test_a_program_that_says_how_threads_wait_is_told_nothing(name, monkeypatch,
     monkeypatch.setenv(name, "passive" if name == "OMP_WAIT_POLICY" else "3000")
     run_on_a_shared_processor(monkeypatch)
     assert not caplog.text
+
+
+@pytest.mark.parametrize(
+    ("files", "quota"),
+    [
+        ({"cpu.max": "100000 100000\n"}, 1),
+        ({"cpu.max": "150000 100000\n"}, 2),  # one and a half
+        ({"cpu.max": "50000 100000\n"}, 1),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu/cpu.cfs_quota_us": "400000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 4),
+        ({"cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n"}, None),
+        ({}, None),
+    ],
+)
+def test_a_containers_quota_is_read(files, quota, tmp_path):
+    """The files of both versions of Linux's control groups, as its documentation has them."""
+    for name, content in files.items():
+        write(tmp_path / name, content)
+    assert runtime.processor_quota(tmp_path) == quota
+
+
+def test_two_threads_in_a_container_of_one_processor_become_one(monkeypatch, caplog):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(runtime, "processor_quota", lambda: 1)
+    monkeypatch.setattr(runtime, "usable_processors", lambda: 8)
+    threads_before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    runtime.keep_to_quota.cache_clear()
+    try:
+        runtime.keep_to_quota()
+        assert torch.get_num_threads() == 1
+        assert "1 of 8 processors: computing with 1 thread" in caplog.text
+        monkeypatch.setenv("OMP_NUM_THREADS", "2")
+        assert runtime.quota_threads() is None
+    finally:
+        torch.set_num_threads(threads_before)
