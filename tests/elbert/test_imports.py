@@ -120,6 +120,7 @@ def test_a_program_that_says_how_threads_wait_is_told_nothing(name, monkeypatch,
 )
 def test_a_containers_quota_is_read(files, quota, tmp_path):
     """The files of both versions of Linux's control groups, as its documentation has them."""
+    (tmp_path / "cpu").mkdir()
     for name, content in files.items():
         write(tmp_path / name, content)
     assert runtime.processor_quota(tmp_path) == quota
