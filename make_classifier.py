@@ -17,7 +17,7 @@ requirements-onnx.txt.
 
 import shlex
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,14 +31,18 @@ from glue.splits import Split
 from glue.tables import as_csv
 from glue.tasks import Task
 from runs.console import markdown_table
-from runs.files import write_text
 from runs.flags import FlagParser
+from runs.folder import RunFolder
+from runs.output_dir import has_files, locked_for_training
 from runs.processes import call, run_script
 
 # Under these exit settings every example runs all layers: no entropy is below 0, and a predicted
 # value has none.
 FULL_DEPTH = ("thres_name=entropy", "exit_thres=0")
 COLUMN_FLAGS = ("text_column_names", "label_column_name", "label_separator")
+# Files in OUTPUT_DIR/data.
+TRAIN_FILE = "train.csv"
+DEV_FILE = "validation.csv"
 ONNX_PACKAGES = ("onnx_ir", "onnxscript", "onnxruntime")
 # Encoders up to this hidden size take the higher learning rate.
 SMALL_HIDDEN_SIZE = 512
@@ -78,6 +82,16 @@ class Project:
     recipe: str
 
     @property
+    def overwrites(self) -> bool:
+        """Tell whether a model that is there already gives way to a new training."""
+        return "--overwrite_output_dir" in self.training_flags
+
+    @property
+    def data_dir(self) -> Path:
+        """Folder of the rows that a split of the table makes."""
+        return self.output_dir / "data"
+
+    @property
     def model_dir(self) -> Path:
         """Folder of the trained model."""
         return self.output_dir / "model"
@@ -97,12 +111,14 @@ class Measurement:
         metric: the main metric's name and value.
         computation_cost: mean share of layers that ran.
         median_ms: milliseconds per example.
+        same_exit_layer: share of the examples that exit where they do in float32, if compared.
     """
 
     name: str
     metric: str
     computation_cost: float
     median_ms: float
+    same_exit_layer: float | None
 
     @classmethod
     def from_results(cls, name: str, results: dict[str, Any]) -> "Measurement":
@@ -113,6 +129,7 @@ class Measurement:
             metric=f"{metric_name} {value:.4f}",
             computation_cost=results["computation_cost"],
             median_ms=results["latency_ms"]["median"],
+            same_exit_layer=results.get("same_exit_layer_as_fp32"),
         )
 
     def cells(self) -> list[str]:
@@ -216,11 +233,40 @@ def split_table(project: Project) -> tuple[Path, Path]:
         raise UserError(
             f"{project.table} cannot be split: {error}; give more rows, or a --validation_file"
         ) from error
-    train_file = project.output_dir / "data" / "train.csv"
-    dev_file = project.output_dir / "data" / "validation.csv"
-    write_text(train_file, as_csv(train_rows))
-    write_text(dev_file, as_csv(dev_rows))
-    return train_file, dev_file
+    texts = {TRAIN_FILE: as_csv(train_rows), DEV_FILE: as_csv(dev_rows)}
+    check_same_rows(project, texts)
+    data = RunFolder(project.data_dir)
+    for name, text in texts.items():
+        data.write_text(name, text)
+    return project.data_dir / TRAIN_FILE, project.data_dir / DEV_FILE
+
+
+def check_same_rows(project: Project, texts: Mapping[str, str]) -> None:
+    """Raise UserError where the folder has a model of other rows: it may have seen these dev rows.
+
+    texts: contents of the files in OUTPUT_DIR/data that are about to be written, by name.
+    """
+    if project.overwrites or not has_files(project.model_dir):
+        return
+    for name, text in texts.items():
+        path = project.data_dir / name
+        if path.is_file() and path.read_bytes() != text.encode("utf-8"):
+            raise UserError(
+                f"{project.model_dir} was trained on other rows: {project.table}, its columns, "
+                "--seed or --validation_share have changed since. Choose another --output_dir, or "
+                "add --overwrite_output_dir to train anew; nothing was changed"
+            )
+
+
+def check_inputs(project: Project) -> None:
+    """Raise UserError for a table that this command would write over."""
+    outputs = [project.data_dir / TRAIN_FILE, project.data_dir / DEV_FILE]
+    for table in (project.table, project.dev_table):
+        if table and table.resolve() in [path.resolve() for path in outputs]:
+            raise UserError(
+                f"{table} is one of the files that --output_dir {project.output_dir} makes of a "
+                "table; choose another --output_dir, or give the table that it was made of"
+            )
 
 
 def train(project: Project, train_file: Path, dev_file: Path) -> None:
@@ -236,7 +282,9 @@ def train(project: Project, train_file: Path, dev_file: Path) -> None:
     flags += ["--train_file", train_file, "--validation_file", dev_file, *project.column_flags]
     flags += ["--output_dir", project.model_dir, "--learning_rate", f"{learning_rate:g}"]
     flags += ["--per_gpu_train_batch_size", 32, "--warmup_ratio", 0.1]
-    flags += ["--save_steps", 500, "--resume_from_checkpoint", "latest"]
+    flags += ["--save_steps", 500]
+    if not project.overwrites:
+        flags += ["--resume_from_checkpoint", "latest"]
     flags += project.training_flags  # the last, so that they win
     run("run_glue.py", flags)
 
@@ -244,7 +292,9 @@ def train(project: Project, train_file: Path, dev_file: Path) -> None:
 def choose_threshold(project: Project) -> None:
     """Choose the exit threshold on half of the dev rows, and report the other half."""
     flags = ["--model_dir", project.model_dir, "--batch_size", 32]
-    if project.task.labels:  # a predicted value has no entropy: there, every rule is swept
+    if project.recipe != "add_exits":
+        flags += ["--rules", "optimal_stopping"]
+    elif project.task.labels:  # a head that is kept is not recalibrated
         flags += ["--rules", "entropy"]
     flags += ["--pick", f"max_drop={project.max_drop:g}"]
     run("sweep_exits.py", flags)
@@ -264,7 +314,7 @@ def evaluate(project: Project, name: str, extra_flags: Sequence[object] = ()) ->
         extra_flags: what run_glue.py evaluates in place of the model and its own exit settings.
     """
     flags = ["--output_dir", project.model_dir, "--do_eval", "--per_gpu_eval_batch_size", 1]
-    flags += ["--out_mode", "one", "--skip_full_depth", *extra_flags]
+    flags += ["--out_mode", "one", *extra_flags]
     run("run_glue.py", flags)
     return Measurement.from_results(name, read_json(project.model_dir / "eval_results.json"))
 
@@ -297,22 +347,36 @@ def print_usage(project: Project) -> None:
 
 def main() -> None:
     project = read_project()
+    check_packages()  # now, since the export comes last, after the training
+    check_inputs(project)
+    with locked_for_training(project.output_dir):
+        make(project)
+
+
+def make(project: Project) -> None:
+    """Take all steps, and print what came of them."""
     if project.dev_table:
         train_file, dev_file = project.table, project.dev_table
     else:
         train_file, dev_file = split_table(project)
-    check_packages()  # now, since the export comes last, after the training
     train(project, train_file, dev_file)
     choose_threshold(project)
     export_int8(project)
-    measurements = [
-        evaluate(project, "all layers, PyTorch", ["--set", *FULL_DEPTH]),
-        evaluate(project, "early exit, PyTorch"),
-        evaluate(project, "early exit, int8 file", ["--onnx", project.int8_file]),
-    ]
+    # Without --skip_full_depth, the file's answers are compared with the model's.
+    int8 = evaluate(project, "early exit, int8 file", ["--onnx", project.int8_file])
+    full_depth = evaluate(
+        project, "all layers, PyTorch", ["--skip_full_depth", "--set", *FULL_DEPTH]
+    )
+    # The last, as its eval_results.json stays in the model's folder.
+    early_exit = evaluate(project, "early exit, PyTorch", ["--skip_full_depth"])
     columns = ("", "dev rows", "computation cost", "ms per example")
-    table = markdown_table(columns, [measurement.cells() for measurement in measurements])
-    print(f"\n{table}\n")
+    cells = [measurement.cells() for measurement in (full_depth, early_exit, int8)]
+    print(f"\n{markdown_table(columns, cells)}\n")
+    if int8.same_exit_layer is not None:
+        print(
+            f"The int8 file stops {int8.same_exit_layer:.1%} of the dev rows at the layer where "
+            "float32 stops them.\n"
+        )
     print_usage(project)
 
 

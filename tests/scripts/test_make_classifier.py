@@ -9,6 +9,7 @@ import pytest
 
 import make_classifier
 from elbert_base.files import read_json
+from runs.output_dir import locked_for_training
 from tests.commands import ROOT, ran
 from tests.conftest import write
 
@@ -36,7 +37,9 @@ def test_one_command_leads_from_a_table_to_a_file_that_answers(script, tmp_path)
     assert abs(shares[1]["entailment"] / 48 - shares[2]["entailment"] / 240) < 1 / 48
     config = read_json(out / "model/config.json")
     assert (config["weight_name"], config["pooler_input"]) == ("equal", "mean")
-    assert read_json(out / "model/exit_config.json")["thres_name"] == "entropy"
+    assert read_json(out / "model/exit_config.json")["thres_name"] == "optimal_stopping"
+    assert re.search(r"The int8 file stops \d+\.\d% of the dev rows", done.out)
+    assert read_json(out / "model/eval_results.json")["provenance"].get("file") is None
     assert (out / "model/sweep/explorer.html").exists()
     command = re.search(r"python (examples/onnx_python.py .*)", done.out)[1].split()
     answer = ran(sys.executable, ROOT / command[0], *command[1:3], "Ann asks Ida.", "Ann says yes.")
@@ -57,3 +60,25 @@ def test_a_package_that_the_file_needs_is_asked_for_before_anything_is_trained(
     flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", tmp_path / "o"]
     script(make_classifier.main, *flags).refused("onnx_ir", "pip install -r requirements-onnx.txt")
     assert not (tmp_path / "o/model").exists()
+
+
+def test_a_refused_command_has_changed_nothing(script, tmp_path):
+    """Of a table that it would write over, another table's model, and a folder that is in use."""
+    out = tmp_path / "out"
+    rows = "sentence1,label\n" + "".join(f"text {n},{'xy'[n % 2]}\n" for n in range(40))
+    table = write(tmp_path / "own.csv", rows)
+    (out / "data").mkdir(parents=True)
+    (out / "model").mkdir()
+    write(out / "model/config.json", "{}")
+    before = write(out / "data/train.csv", rows), write(out / "data/validation.csv", "other rows")
+    contents = [path.read_bytes() for path in before]
+
+    def run(path, *more):
+        flags = ["--train_file", path, "--model_name_or_path", SAMPLE, "--output_dir", out]
+        return script(make_classifier.main, *flags, *more)
+
+    run(before[0]).refused("data/train.csv is one of the files that", "another --output_dir")
+    run(table).refused("was trained on other rows", "own.csv", "--overwrite_output_dir")
+    with locked_for_training(out):
+        run(table, "--overwrite_output_dir").refused("is being trained into by another run")
+    assert [path.read_bytes() for path in before] == contents
