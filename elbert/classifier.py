@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from itertools import islice
+from itertools import groupby, islice
 from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
@@ -21,7 +21,7 @@ from .cpu_packing import DTYPES, cast_layers, dtype_of, packed_copy
 from .depth import EarlyExitModel
 from .depth_batching import DepthBatcher
 from .loading.configs import label_names, load_config, mode_in
-from .loading.tokenizers import load_tokenizer
+from .loading.tokenizers import check_vocab_size, encode_texts, load_tokenizer
 from .loading.weights import load_trained_model
 from .onnx_file import OnnxFile
 from .rules import exit_scores
@@ -33,10 +33,6 @@ Tokens = tuple[list[int], list[int]]  # a text's token ids, and its segment ids
 Output = tuple[Tensor, Depth]  # a text's logits, (num_labels,), and its depth
 
 READ_AHEAD = 2048  # texts of an iterator that are read and tokenised at a time
-
-# Characters of a text to read for each token. English has 4 or 5. HF's tokenizers take memory that
-# grows with the product of a pair's lengths.
-CHARACTERS_PER_TOKEN = 16
 
 
 class Classifier:
@@ -96,9 +92,8 @@ class Classifier:
         self.model: Any = self.load_model(folder) if onnx is None else self.open_file(folder, onnx)
         self.tokenizer = load_tokenizer(folder)
         self.config: AdaptiveConfig = self.model.config
+        check_vocab_size(self.tokenizer, str(folder), self.config)
         self.max_length = self.usable_length(max_length)
-        # HF's tokenizers set their truncation at the first call, and threads may only read it.
-        self.encode(["a text"])
 
     def load_model(self, folder: Path) -> Any:
         """Load the model in `folder`, packed, cast and on its device."""
@@ -228,16 +223,22 @@ class Classifier:
     def encode(self, texts: Sequence[Text]) -> list[Tokens]:
         """Tokenise texts, or pairs, as `DepthBatcher` takes them; longer ones are cut."""
         config = self.config
-        end = CHARACTERS_PER_TOKEN * self.max_length
-        encoded = self.tokenizer(
-            [x[:end] if isinstance(x, str) else (x[0][:end], x[1][:end]) for x in texts],
-            truncation=True,
-            max_length=self.max_length - config.extra_tokens,
-            return_token_type_ids=True,
-        )
-        ids = map(config.with_extra_tokens, encoded["input_ids"])
-        segments = map(config.with_extra_tokens, encoded["token_type_ids"])
-        return list(zip(ids, segments, strict=True))
+        longest = self.max_length - config.extra_tokens
+        encoded: list[Tokens] = []
+        # Neighbours of a kind, texts or pairs, are tokenised together.
+        for is_text, group in groupby(texts, key=lambda text: isinstance(text, str)):
+            pairs: list[Any] = [(text, None) if is_text else text for text in group]
+            firsts, seconds = zip(*pairs, strict=True)
+            for text in encode_texts(
+                self.tokenizer,
+                firsts,
+                None if is_text else seconds,
+                longest,
+                config.type_vocab_size,
+            ):
+                ids = config.with_extra_tokens(text.input_ids)
+                encoded.append((ids, config.with_extra_tokens(text.token_type_ids)))
+        return encoded
 
     def run(self, examples: list[Tokens], batch_size: int) -> list[Output]:
         """Return each example's logits, (num_labels,), and depth, in the order of `examples`."""

@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 Setting = dict[str, Any]  # keys of an exit_config.json: the rule's name and what it reads
 EXIT_FILE = "exit_config.json"
+BLANK_BYTES = (
+    8  # most bytes of a file outside of a model's folder that is read, whether it is blank
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,14 @@ class KeyValues:
         return KeyValues(
             values={**self.values, **other.values},
             sources={**self.sources, **other.sources},
+        )
+
+    def without(self, name: str) -> "KeyValues":
+        """Return these values without one of them, if it is there."""
+        kept = [key for key in self.values if key != name]
+        return KeyValues(
+            values={key: self.values[key] for key in kept},
+            sources={key: self.sources[key] for key in kept},
         )
 
     def line(self) -> str:
@@ -72,7 +83,8 @@ def resolve(
     Args:
         source: the model's folder, or its config.json.
         table: the keys of the model's mode.
-        flags: typed values of flags; keys that decide no exit are left out.
+        flags: typed values of flags; exit_config_path counts in place of config.json's, other keys
+            that decide no exit are left out.
         config: the content of config.json, where it has been read already.
         trusted: whether the configuration's exit_config_path is the user's own; see
             `overriding_file`.
@@ -84,6 +96,9 @@ def resolve(
     folder = path.parent
     if config is None:
         config = read_json(path)
+    if "exit_config_path" in flags.values:
+        config = {**config, "exit_config_path": flags.values["exit_config_path"]}
+        trusted = True
     layers = layer_count(config)
     defaults = {name: key.initial(layers) for name, key in table.exit_keys.items()}
     resolved = KeyValues.from_source(defaults, "default")
@@ -100,6 +115,8 @@ def resolve(
         resolved = resolved.overridden_by(KeyValues.from_source(values, file_name))
 
     for name, value in flags.values.items():
+        if name == "exit_config_path":
+            continue
         flag = flags.sources[name]
         values = exit_values({name: value}, table, layers, place=flag)
         resolved = resolved.overridden_by(KeyValues.from_source(values, flag))
@@ -146,8 +163,10 @@ def overriding_file(
 ) -> Path | None:
     """Return the folder's exit_config.json, or the file that `exit_config_path` names, if any.
 
-    The path is relative to `folder`; a folder stands for the exit_config.json in it. A path to
-    nothing is one warning, since published configurations carry their author's paths.
+    The path is relative to `folder`, the user's own to the current folder as well; a folder stands
+    for the exit_config.json in it. A path to nothing is one warning, since published configurations
+    carry their author's paths. A blank file overrides nothing, wherever it is: ELBERT's README asks
+    for one at an absolute path.
 
     Args:
         config: the content of the folder's config.json.
@@ -165,12 +184,12 @@ def overriding_file(
     is_stated = isinstance(name, str) and name != ""
     if not is_stated and not default_file.exists():
         return None
-    path = Path(folder) / name if is_stated else default_file
-    if os.path.isdir(path):
-        path /= EXIT_FILE
+    path = named_file(folder, name, trusted) if is_stated else default_file
     if os.path.exists(path):  # unlike Path.exists, no error for a name that is too long
         if trusted or resolve_within(folder, path.absolute()):
             return path
+        if is_stated and is_blank(path):
+            return default_file if default_file.exists() else None
         raise UserError(
             f"exit_config_path {name if is_stated else EXIT_FILE} leads out of {folder}: copy the "
             "file there, and give its name by change_config.py --key exit_config_path"
@@ -180,6 +199,20 @@ def overriding_file(
     file = default_file if default_file.exists() else None
     logger.warning("exit_config_path %s does not exist: %s", path, file or "no overrides")
     return file
+
+
+def named_file(folder: str | Path, name: str, trusted: bool = False) -> Path:
+    """Return the path that an exit_config_path names; see `overriding_file`."""
+    path = Path(folder) / name
+    if trusted and not os.path.exists(path) and os.path.exists(name):
+        path = Path(name)
+    return path / EXIT_FILE if os.path.isdir(path) else path
+
+
+def is_blank(path: Path) -> bool:
+    """Tell whether a file overrides nothing; longer files are not read."""
+    is_short = path.is_file() and path.stat().st_size <= BLANK_BYTES
+    return is_short and read_regular_file(path).strip() in (b"", b"{}")
 
 
 def read_overrides(path: Path, table: KeyTable) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import numpy as np
 from elbert.albert import AlbertPreTrainedModel
 from elbert.configuration import AdaptiveConfig
 from elbert.loading.configs import trained_labels
-from elbert.loading.tokenizers import load_tokenizer
+from elbert.loading.tokenizers import check_vocab_size, load_tokenizer
 from elbert_base.errors import UserError
 from glue.custom import custom_task
 from glue.features import collate, encode
@@ -90,6 +90,7 @@ def calibration_feeds(
     chosen = rng.choice(len(examples), min(TEXTS, len(examples)), replace=False)
     tokenizer = load_tokenizer(directory)
     config = cast(AdaptiveConfig, model.config)  # of all models that are exported
+    check_vocab_size(tokenizer, str(directory), config)
     length = min(texts.max_length, config.max_position_embeddings)
     features = encode([examples[i] for i in sorted(chosen)], tokenizer, length, config, SEED)
     settings = deepest_settings(config)

@@ -91,6 +91,9 @@ def open_evaluation(
             f"--model_type {trained_in.name}; give that one"
         )
     warn_of_type(evaluation.dtype, accelerator.device, is_file=bool(evaluation.onnx))
+    keys = settings.mode.keys
+    if settings.run.do_train:
+        keys = keys.without("exit_config_path")  # the training has copied that file into the folder
     job = open_job(
         directory,
         task,
@@ -100,11 +103,11 @@ def open_evaluation(
         do_lower_case=settings.run.do_lower_case,
         seed=settings.run.seed,
         flags=as_dict(*settings),
-        keys=settings.mode.keys,
+        keys=keys,
         onnx=evaluation.onnx,
         batch_size=evaluation.per_gpu_eval_batch_size,
     )
-    warn_of_unread_keys(mode, job, settings.mode.keys)
+    warn_of_unread_keys(mode, job, keys)
     return job
 
 

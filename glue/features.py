@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from elbert.configuration import AdaptiveConfig
+from elbert.loading.tokenizers import encode_texts, warn_of_unknown
 from glue.splits import Example, Label
 
 CHUNK_TEXTS = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
@@ -117,22 +118,22 @@ def encode(
     truncated: list[bool] = []
     while chunk := list(islice(remaining, CHUNK_TEXTS)):
         has_pairs = chunk[0].text_b is not None
-        encoded = tokenizer(
+        texts = encode_texts(
+            tokenizer,
             [example.text_a for example in chunk],
-            [example.text_b for example in chunk] if has_pairs else None,
-            truncation=True,
-            max_length=max_seq_length - config.extra_tokens,
-            return_token_type_ids=True,
-            return_attention_mask=False,
+            [example.text_b or "" for example in chunk] if has_pairs else None,
+            max_seq_length - config.extra_tokens,
+            config.type_vocab_size,
         )
         part = Features.from_lists(
-            map(config.with_extra_tokens, encoded["input_ids"]),
-            map(config.with_extra_tokens, encoded["token_type_ids"]),
+            [config.with_extra_tokens(text.input_ids) for text in texts],
+            [config.with_extra_tokens(text.token_type_ids) for text in texts],
         )
         input_ids.extend(part.input_ids)
         token_type_ids.extend(part.token_type_ids)
         labels.extend(example.label for example in chunk)
-        truncated.extend(bool(text.overflowing) for text in encoded.encodings)
+        truncated.extend(text.is_truncated for text in texts)
+    warn_of_unknown(tokenizer, input_ids)
     generator = torch.Generator().manual_seed(seed)
     inputs = {}
     for name in config.own_inputs:

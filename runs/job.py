@@ -14,11 +14,11 @@ from elbert.albert import AlbertPreTrainedModel
 from elbert.configuration import AdaptiveConfig, ElbertConfig, config_class_of
 from elbert.cpu_packing import DTYPES, cast_layers, dtype_of
 from elbert.loading.configs import label_names, load_config, mode_in, trained_labels
-from elbert.loading.tokenizers import load_tokenizer
+from elbert.loading.tokenizers import check_vocab_size, load_tokenizer
 from elbert.loading.weights import load_trained_model
 from elbert.onnx_file import OnnxFile
 from elbert_base.errors import UserError
-from elbert_base.exit_settings import NO_KEYS, KeyValues, resolve
+from elbert_base.exit_settings import NO_KEYS, KeyValues, named_file, resolve
 from elbert_base.files import read_json
 from elbert_base.keys import keys_of
 from elbert_base.labels import are_placeholders, match_labels, shown
@@ -253,20 +253,6 @@ def names_for_task(names: Sequence[str], task: Task, config: Mapping[str, Any]) 
     return task.in_own_words(names)
 
 
-def check_vocab_size(tokenizer: PreTrainedTokenizerBase, source: str, config: AlbertConfig) -> None:
-    """Raise UserError for a tokenizer with pieces that have no embeddings.
-
-    source: of the tokenizer, for the error.
-    """
-    # A vocabulary may leave numbers out.
-    largest_id = max(tokenizer.get_vocab().values(), default=0)
-    pieces = max(len(tokenizer), 1 + largest_id)
-    if pieces > config.vocab_size:
-        raise UserError(
-            f"{source}: the tokenizer has {pieces} pieces, vocab_size is {config.vocab_size}"
-        )
-
-
 def check_trained_on(directory: Path, task: Task, config: AlbertConfig) -> None:
     """Raise UserError for a model that was trained on another task than `task`."""
     # The published code leaves it null; the user's own files may be for any model.
@@ -301,7 +287,7 @@ def open_job(
         split: of the task, or of its second half.
         data: says where texts are cut, and how many dev examples are read.
         device: of the model.
-        do_lower_case: whether texts are lower-cased.
+        do_lower_case: lower-case texts; otherwise the folder's tokenizer decides.
         seed: of the random numbers that examples bring (see `encode`).
         flags: all of the command's, for the provenance of its results.
         keys: exit keys of flags, which win over those of the folder.
@@ -314,10 +300,12 @@ def open_job(
     data_files = [split.path]
     if onnx:
         data_files.append(Path(onnx))
+    if "exit_config_path" in keys.values:
+        data_files.append(named_file(directory, keys.values["exit_config_path"], trusted=True))
     used = UsedFiles(directory, *data_files)
     resolved = resolve(directory, keys_of(mode_in(directory)), keys)
     model = load_for_task(directory, resolved, task, data.labels_in_order)
-    tokenizer = load_tokenizer(directory, do_lower_case)
+    tokenizer = load_tokenizer(directory, do_lower_case or None)
     check_vocab_size(tokenizer, str(directory), model.config)
     model.config.check_length(data.max_seq_length)
     examples = split.examples(data.max_eval_samples if split.name == "dev" else None)

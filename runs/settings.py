@@ -337,12 +337,15 @@ class ModeSettings:
 
     def check_trained(self) -> None:
         """Raise UserError for keys that only a training can set."""
-        exit_keys = keys_of(self.model_type).exit_keys
-        other_keys = [name for name in self.keys.values if name not in exit_keys]
+        table = keys_of(self.model_type)
+        allowed = list(table.exit_keys)
+        if "exit_config_path" in table.keys:
+            allowed.append("exit_config_path")
+        other_keys = [name for name in self.keys.values if name not in allowed]
         if other_keys:
             raise UserError(
                 f"{', '.join(other_keys)}: decided in training; without --do_train only "
-                f"{', '.join(exit_keys)} can be set"
+                f"{', '.join(allowed)} can be set"
             )
 
 

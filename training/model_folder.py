@@ -9,12 +9,15 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import WEIGHTS_NAME
 
+from elbert.configuration import AdaptiveConfig
+from elbert.loading.tokenizers import save_tokenizer
 from elbert_base.errors import UserError
 from runs import files
 from runs.folder import RunFolder
@@ -123,6 +126,10 @@ def write_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedToken
             )
     model.save_pretrained(folder)
     try:
-        tokenizer.save_pretrained(folder)
+        config: Any = model.config
+        if isinstance(config, AdaptiveConfig):
+            save_tokenizer(tokenizer, folder, config)
+        else:  # a plain ALBERT, pre-trained
+            tokenizer.save_pretrained(str(folder))
     except Exception as error:  # the tokenizers library has no other for a full disk
         raise OSError(str(error)) from error

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerBase
 from elbert.albert import AlbertPreTrainedModel
 from elbert.configuration import AdaptiveConfig
 from elbert.loading.configs import load_config
-from elbert.loading.tokenizers import load_tokenizer
+from elbert.loading.tokenizers import check_vocab_size, load_tokenizer
 from elbert.loading.weights import load_model
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE, KeyValues, overriding_file, read_exit_file
@@ -18,7 +18,7 @@ from elbert_base.labels import stored_labels
 from glue.tasks import Task
 from modes.base import Mode
 from runs.folder import RunFolder
-from runs.job import check_vocab_size, names_for_task
+from runs.job import names_for_task
 from runs.settings import ModelSettings
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class StartingModel:
 
         Raises UserError when the tokenizer, or the length, is too large for a model of `config`.
         """
-        tokenizer = load_tokenizer(self.tokenizer, do_lower_case)
+        tokenizer = load_tokenizer(self.tokenizer, do_lower_case or None)
         check_vocab_size(tokenizer, self.tokenizer, config)
         config.check_length(max_seq_length)
         tokenizer.model_max_length = max_seq_length

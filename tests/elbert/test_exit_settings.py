@@ -58,6 +58,34 @@ def test_nothing_and_a_path_to_nothing_override_nothing(content, path, warnings,
     assert path in caplog.text or not warnings
 
 
+@pytest.mark.parametrize("content", ["", " \n", "{}\n"])
+def test_a_blank_file_overrides_nothing_wherever_it_is(content, tmp_path, caplog):
+    """ELBERT's README asks for one at an absolute path."""
+    blank = tmp_path / "blank.json"
+    blank.write_text(content)
+    (tmp_path / "model").mkdir()
+    folder = folder_of(tmp_path / "model", None, exit_thres=0.4, exit_config_path=str(blank))
+    resolved = resolve(folder, ELBERT)
+    assert (resolved.values["exit_thres"], resolved.sources["exit_thres"]) == (0.4, "config.json")
+    assert not caplog.text
+
+
+def test_a_flag_names_a_file_in_place_of_the_configuration(tmp_path, monkeypatch):
+    (tmp_path / "mine.json").write_text('{"exit_thres": 0.2, "margin": 0.3}')
+    (tmp_path / "model").mkdir()
+    folder = folder_of(tmp_path / "model", '{"exit_thres": 0.9}')
+    monkeypatch.chdir(tmp_path)
+    for name in (str(tmp_path / "mine.json"), "../mine.json", "mine.json"):
+        flags = KeyValues.from_source({"exit_config_path": name, "margin": 0.1}, "--set")
+        resolved = resolve(folder, ELBERT, flags)
+        assert resolved.values["exit_thres"] == 0.2
+        assert resolved.sources["exit_thres"].endswith("mine.json")
+        assert (resolved.values["margin"], resolved.sources["margin"]) == (0.1, "--set")
+    typo = KeyValues.from_source({"exit_config_path": "typo.json"}, "--set")
+    with pytest.raises(UserError, match=r"typo\.json does not exist"):
+        resolve(folder, ELBERT, typo)
+
+
 @pytest.mark.parametrize("path", ["", None, "/home/author/exit_config.json"])
 def test_the_folder_s_file_is_read_whoever_wrote_it(path, tmp_path, caplog):
     """Unless another one is named that is there."""

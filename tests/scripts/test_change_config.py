@@ -14,7 +14,7 @@ from change_config import change
 from elbert import UserError, load_config
 from elbert_base.keys import ELBERT_KEYS
 from tests.commands import Outcome, edit_key
-from tests.conftest import edit_json, tiny_config
+from tests.conftest import edit_json, tiny_config, write
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_values_are_typed_by_the_key(model, edit, key, text, old, new):
 )
 def test_a_bad_edit_leaves_the_file_untouched(model, edit, key, text, words):
     path = model / "config.json"
-    (model.parent / "exit_config.json").touch()  # outside the model's folder
+    write(model.parent / "exit_config.json", '{"margin": 0.1}')  # outside the model's folder
     before = path.read_bytes()
     edit(key, text).refused(path, *words)
     assert path.read_bytes() == before

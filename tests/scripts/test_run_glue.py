@@ -410,6 +410,9 @@ def test_a_flag_may_name_an_exit_config_anywhere(albert_dir, glue, tmp_path):
     glue(out, "--do_train", "--do_eval", "--max_steps", 1, *path_flags, weights=weights).done()
     assert json.loads((out / "exit_config.json").read_text()) == {"margin": 0.4}
     assert report_of(out)["rule_sources"]["margin"] == "exit_config.json"
+    (tmp_path / "later.json").write_text('{"margin": 0.1}')
+    glue(out, "--do_eval", "--set", f"exit_config_path={tmp_path / 'later.json'}").done()
+    assert report_of(out)["rule_sources"]["margin"].endswith("later.json")
     path_flags = ("--set", "exit_config_path=typo.json", "--overwrite_output_dir")
     outcome = glue(out, "--do_train", *path_flags, weights=weights)
     outcome.refused(f"{weights / 'typo.json'} does not exist")

@@ -99,4 +99,4 @@ def load_teacher(
             f"--model_name_or_path {source}: has one segment type, and examples are pairs; give a "
             "BERT or an ELECTRA"
         )
-    return teacher, load_tokenizer(source, settings.run.do_lower_case)
+    return teacher, load_tokenizer(source, settings.run.do_lower_case or None)

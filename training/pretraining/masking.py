@@ -54,7 +54,9 @@ class Vocabulary:
         self.mask = tokenizer.mask_token_id
         pieces = tokenizer.convert_ids_to_tokens(list(range(len(tokenizer))))
         # bool (pieces,); in `ordinary`, the ids of the others.
-        self.special = np.isin(np.arange(len(pieces)), tokenizer.all_special_ids)
+        # Other pieces that a tokenizer keeps whole, such as user-defined ones, are ordinary.
+        special = [self.pad, self.cls, self.sep, self.mask, tokenizer.unk_token_id]
+        self.special = np.isin(np.arange(len(pieces)), special)
         self.ordinary = np.flatnonzero(~self.special).tolist()
         # bool (pieces,). SentencePiece marks what begins a word, WordPiece what goes on with one.
         self.starts_word = np.array([piece.startswith(WORD_START) for piece in pieces])

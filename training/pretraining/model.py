@@ -13,11 +13,11 @@ from transformers import (
 
 from elbert import AlbertActForPreTraining, UserError, load_tokenizer
 from elbert.loading.configs import make_config
+from elbert.loading.tokenizers import check_vocab_size
 from elbert.loading.weights import ACT_NAMES, LoadReport, load_into, read_weights
 from elbert_base.families import FAMILIES
 from elbert_base.files import read_json
 from elbert_base.keys import ACT_KEYS, ELBERT_KEYS
-from runs.job import check_vocab_size
 from runs.output_dir import check_finished
 from training.pretraining.settings import PretrainingModelSettings, PretrainingSettings
 from training.pretraining.tokenizer import train_tokenizer
@@ -101,7 +101,7 @@ def new_model(
     """
     text, training = settings.text, settings.training
     config = read_config(settings.model, config_source)
-    tokenizer = load_tokenizer(tokenizer_source, settings.run.do_lower_case)
+    tokenizer = load_tokenizer(tokenizer_source, settings.run.do_lower_case or None)
     check_vocab_size(tokenizer, tokenizer_source, config)
     lengths = {"--max_seq_length": text.max_seq_length}
     if settings.run.do_train and training.long_fraction > 0:

@@ -32,6 +32,16 @@ def test_words_begin_at_a_mark_or_without_one_and_hold_no_special_piece(tmp_path
     ]
 
 
+def test_all_pieces_but_the_five_special_ones_are_masked(spiece):
+    """Also those that a tokenizer keeps whole, as user-defined pieces of older folders."""
+    tokenizer = load_tokenizer(spiece.parent)
+    pieces = tokenizer.convert_ids_to_tokens([9, 12])
+    tokenizer.add_tokens(pieces[:1])
+    tokenizer.add_special_tokens({"additional_special_tokens": pieces[1:]})
+    assert set(pieces) & set(tokenizer.all_special_tokens)
+    assert np.flatnonzero(Vocabulary(tokenizer).special).tolist() == [0, UNK, CLS, SEP, MASK]
+
+
 def test_ngram_lengths_are_drawn_by_one_over_n():
     draw = random.Random(0)
     drawn = Counter(ngram_length(3, draw) for _ in range(11_000))
