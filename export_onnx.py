@@ -2,6 +2,8 @@
 
     python ./export_onnx.py --model_dir out/albert_base/RTE --output elbert.onnx
 
+--triton models/NAME writes a model of Triton Inference Server in place of a file.
+
 Inputs: input_ids, attention_mask, token_type_ids (batch, length) int64; for a ponder model that
 samples, draws (batch,). The rule's numbers (exit_thres, cnt_thres, margin, range_tmp; act_epsilon)
 are optional inputs: their defaults are the model's own values. Outputs: logits (batch,
@@ -20,10 +22,14 @@ from pathlib import Path
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import resolve
 from runs.console import StdoutHandler
-from runs.files import write_file
+from runs.files import write_file, write_text
 from runs.flags import as_dict, option, parse
 from runs.processes import run_script
 from runs.provenance import provenance
+
+# In a model's folder of Triton's.
+CONFIG_FILE = "config.pbtxt"
+LABEL_FILE = "labels.txt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +37,12 @@ class ExportSettings:
     """The model and the file."""
 
     model_dir: Path = option(..., "folder of the trained model")
-    output: Path = option(..., "file to write")
+    output: Path | None = option(None, "file to write")
+    triton: Path | None = option(
+        None,
+        "in place of --output: a model's folder in a repository of Triton Inference Server, e.g. "
+        "models/reviews",
+    )
     int8: bool = option(False, "8-bit products, calibrated on training texts: smaller and faster")
     calibration_file: Path | None = option(
         None, "texts to calibrate --int8 on instead, with columns sentence1[,sentence2]"
@@ -42,6 +53,25 @@ class ExportSettings:
         "make the exit settings required inputs, for runtimes in JavaScript, which set "
         "no optional ones",
     )
+
+    def check(self) -> None:
+        """Raise UserError unless the flags name one place, which may be written."""
+        if (self.output is None) == (self.triton is None):
+            raise UserError("give --output, the file to write, or --triton, a model's folder")
+        if self.output and self.output.exists() and self.output.suffix != ".onnx":
+            raise UserError(f"--output {self.output} exists, and is no .onnx file: choose another")
+        if self.triton and (self.no_defaults or self.layer_logits):
+            raise UserError(
+                "--triton: the rule's numbers are constants there, and each output is an "
+                "example's: leave out --no_defaults and --layer_logits"
+            )
+        if self.triton and self.triton.exists() and not (self.triton / CONFIG_FILE).is_file():
+            raise UserError(f"--triton {self.triton} exists, without {CONFIG_FILE}: choose another")
+
+    @property
+    def file(self) -> Path:
+        """The file to write."""
+        return self.output or Path(str(self.triton), "1", "model.onnx")
 
 
 def quiet_exporters() -> None:
@@ -56,15 +86,14 @@ def quiet_exporters() -> None:
 
 def main() -> None:
     (settings,) = parse([ExportSettings], __doc__)
-    folder, output = settings.model_dir, settings.output
-    if output.exists() and output.suffix != ".onnx":
-        raise UserError(f"--output {output} exists, and is no .onnx file: choose another")
+    folder, output = settings.model_dir, settings.file
     # torch, and what stands on it: not before the flags are known to be right.
     try:
         import onnx_ir
 
         from elbert.export.graph import to_onnx
         from elbert.export.quantise import to_int8
+        from elbert.export.triton import fix_settings, model_config
     except ImportError as error:
         raise UserError(f"{error}; pip install -r requirements-onnx.txt") from error
     from elbert.onnx_file import describe_model
@@ -92,10 +121,16 @@ def main() -> None:
     exported = to_onnx(loop, metadata, has_defaults=not settings.no_defaults)
     if settings.int8:
         exported = to_int8(exported, model.config.hidden_size, feeds)
+    if settings.triton:
+        fix_settings(exported, list(loop.settings()))
     content = onnx_ir.to_proto(exported).SerializeToString()
 
     used.check()
     write_file(output, lambda file: file.write(content))
+    if settings.triton:
+        write_text(settings.triton / LABEL_FILE, "".join(f"{x}\n" for x in facts["labels"]))
+        config = model_config(settings.triton.name, exported, LABEL_FILE)
+        write_text(settings.triton / CONFIG_FILE, config)
     print(f"{output}: {len(content) / 1e6:.1f} MB, opset {exported.opset_imports['']}")
     print(f"rule: {rule.line()}")
 

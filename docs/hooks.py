@@ -22,7 +22,8 @@ GENERATED = {ROOT / "README.md": "index.md"} | {
 }
 
 SCRIPTS = (
-    "make_classifier run_glue sweep_exits change_config export_onnx push_to_hub run_pretraining "
+    "make_classifier classify run_glue sweep_exits change_config export_onnx push_to_hub "
+    "run_pretraining "
     "share_layers run_parity reproduce download_glue_data "
     "convert_albert_original_tf_checkpoint_to_pytorch"
 ).split()

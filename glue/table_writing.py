@@ -6,6 +6,7 @@ A file is put together from parts, so that its rows need not be in memory togeth
 import csv
 import io
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -28,16 +29,24 @@ def header_line(kind: str, columns: Sequence[str]) -> bytes:
 def format_records(kind: str, columns: Sequence[str], records: Iterable[Record]) -> bytes:
     """Format rows without a header.
 
-    A row of JSON lines has the keys that it came with. In CSV and TSV a missing value is an empty
-    cell, and what is no text is written as in JSON.
+    A row of JSON lines has the keys that it came with; NaN, which JSON does not have, is null. In
+    CSV and TSV a missing value is an empty cell, and what is no text is written as in JSON.
 
     kind: ".csv", ".tsv" or ".jsonl".
     """
     if kind == ".jsonl":
-        lines = [json.dumps(record, ensure_ascii=False, default=str) for record in records]
-        return "".join(f"{line}\n" for line in lines).encode()
+        return "".join(f"{json_line(record)}\n" for record in records).encode()
     rows = ([cell_text(record.get(name)) for name in columns] for record in records)
     return _format_cells(kind, rows)
+
+
+def json_line(record: Record) -> str:
+    """Format a row as a JSON object."""
+    values = {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in record.items()
+    }
+    return json.dumps(values, ensure_ascii=False, default=str)
 
 
 def cell_text(value: Any) -> str:

@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import answers.scored_tables
 import classify
 import elbert
 from glue.tables import read_records
-from tests.commands import ROOT
+from tests.commands import ROOT, ran
 from tests.conftest import sentence, write
 
 ROWS = [
@@ -223,7 +224,7 @@ def cluster():
     started.shutdown()
 
 
-def ray_rows(folder: Path) -> list[dict]:
+def shard_rows(folder: Path) -> list[dict]:
     """The rows of a folder's Parquet files, by id."""
     rows = [row for path in folder.glob("*.parquet") for row in read_back(path)]
     return sorted(rows, key=lambda row: row["id"])
@@ -251,7 +252,7 @@ def test_a_cluster_answers_as_one_process_though_a_worker_is_killed(
     _, messages = process.communicate(timeout=300)
     assert process.returncode == 0, messages
     assert "3 actor(s)" in messages
-    found = ray_rows(output)
+    found = shard_rows(output)
     alone = tmp_path / "alone.parquet"
     script(classify.main, *flags(trained, source, alone, *few)).done()
     wanted = sorted(read_back(alone), key=lambda row: row["id"])
@@ -279,4 +280,24 @@ def test_what_a_cluster_cannot_do_is_said(cluster, script, trained, tmp_path):
     assert not out.exists()
     done = script(classify.main, *flags(trained, broken, out, *on, "--on_error", "skip")).done()
     assert "1 rows were left out" in done.err
-    assert [row["id"] for row in ray_rows(out)] == list(range(1, 23))
+    assert [row["id"] for row in shard_rows(out)] == list(range(1, 23))
+
+
+@pytest.mark.slow
+def test_spark_answers_as_one_process(trained, tmp_path):
+    pytest.importorskip("pyspark")
+    if not shutil.which("java"):
+        pytest.skip("Spark needs Java: apt-get install default-jre-headless")
+    rows = [{"id": i, "sentence1": sentence(i, 3 + i % 5)} for i in range(40)]
+    for shard in range(2):
+        write_table(tmp_path / "in" / f"{shard}.parquet", rows[shard::2])
+    command = (sys.executable, ROOT / "examples/spark_classify.py", "--model_dir", trained)
+    folders = ("--input", tmp_path / "in", "--output", tmp_path / "scored")
+    # Spark's own workers know the project as they would where it is installed.
+    python = {"PYTHONPATH": ROOT, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    ran(*command, *folders, **python)
+    found = shard_rows(tmp_path / "scored")
+    wanted = elbert.classify(trained, [row["sentence1"] for row in rows])
+    for row, brought, answer in zip(found, rows, wanted, strict=True):
+        assert row.pop("score") == pytest.approx(answer.pop("score"), abs=1e-5)
+        assert row == {**brought, **answer}

@@ -96,3 +96,25 @@ def test_two_machines_pre_train_together(tmp_path, corpus, spiece):
     printed = bash(EXAMPLES / "two_nodes.slurm", **variables)
     assert "batch_size=8" in printed  # of two processes with 4 each
     assert (tmp_path / "out/model.safetensors").exists()
+
+
+def test_the_servers_manifest_asks_for_what_the_server_has():
+    """Its probes are the server's addresses, its flags the server's, and all names agree."""
+    manifest = yaml.safe_load_all((EXAMPLES / "serve.k8s.yaml").read_text())
+    deployment, service, scaler = manifest
+    pod = deployment["spec"]["template"]
+    (container,) = pod["spec"]["containers"]
+    server = (EXAMPLES / "serve.py").read_text()
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert f'app.get("{container[probe]["httpGet"]["path"]}")' in server
+    for flag in container["args"][::2]:
+        assert f'"{flag}"' in server
+    port = str(container["ports"][0]["containerPort"])
+    annotations = pod["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == container["args"][-1] == port
+    assert f'app.get("{annotations["prometheus.io/path"]}")' in server
+    labels = pod["metadata"]["labels"]
+    assert deployment["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels
+    assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+    threads = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert int(threads["OMP_NUM_THREADS"]) == container["resources"]["limits"]["cpu"]

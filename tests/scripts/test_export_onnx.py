@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
 
 import export_onnx
 import run_glue
@@ -174,3 +175,43 @@ def test_a_file_of_other_weights_or_another_rule_is_refused(trained, evaluate, t
     ended = evaluate("elbert", new, "--onnx", file)
     ended.refused(f"{file}: exported from other weights", "export it again")
     assert not (new / "eval_results.json").exists()
+
+
+@pytest.mark.parametrize("mode", list(MODES))
+def test_triton_gets_a_repository_whose_config_says_what_the_file_has(
+    trained, script, tmp_path, mode
+):
+    """By Triton's own protobuf; what it cannot batch is not there."""
+    model_config_pb2 = pytest.importorskip("tritonclient.grpc").model_config_pb2
+    folder = tmp_path / "models" / "reviews"
+    script(export_onnx.main, "--model_dir", trained(mode), "--triton", folder).done()
+    config = text_format.Parse(
+        (folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig()
+    )
+    assert (config.name, config.backend) == ("reviews", "onnxruntime")
+    assert (folder / "labels.txt").read_text() == "entailment\nnot_entailment\n"
+    session = onnxruntime.InferenceSession(folder / "1" / "model.onnx")
+    assert not session.get_overridable_initializers()
+    assert "layers_run" not in [value.name for value in session.get_outputs()]
+    kinds = {"tensor(int64)": "TYPE_INT64", "tensor(float)": "TYPE_FP32"}
+    sides = ((session.get_inputs(), config.input), (session.get_outputs(), config.output))
+    for values, entries in sides:
+        for value, entry in zip(values, entries, strict=True):
+            shape = [-1 if isinstance(size, str) else size for size in value.shape]
+            dims = list(entry.reshape.shape if entry.HasField("reshape") else entry.dims)
+            kind = model_config_pb2.DataType.Name(entry.data_type)
+            assert (value.name, kinds[value.type]) == (entry.name, kind)
+            assert shape == [-1, *dims]  # a batch of any size
+    feed = {
+        value.name: np.ones([3, 5][: len(value.shape)], kinds_of_numpy(value.type))
+        for value in session.get_inputs()
+    }
+    logits, depth = session.run(None, feed)
+    assert (logits.shape, len(depth)) == ((3, 2), 3)
+    script(export_onnx.main, "--model_dir", trained(mode)).refused("--output", "--triton")
+    more = ("--triton", folder, "--no_defaults")
+    script(export_onnx.main, "--model_dir", trained(mode), *more).refused("--no_defaults")
+
+
+def kinds_of_numpy(kind: str) -> type:
+    return np.float32 if kind == "tensor(float)" else np.int64

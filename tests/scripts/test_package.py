@@ -92,7 +92,7 @@ CHECKS = {
 }
 
 
-NAMES = ("migration", "ponder", "act", "lora", "deployment", "api/exits")
+NAMES = ("migration", "ponder", "act", "lora", "deployment", "big_tables", "api/exits")
 PAGES = ("README.md", *(f"docs/{name}.md" for name in NAMES))
 
 

@@ -1,21 +1,25 @@
 """examples/serve.py: a trained model behind HTTP."""
 
 import json
+import math
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
+import export_onnx
 import run_glue
-from elbert import classify
-from tests.conftest import sentence
+from elbert import classify, load_tokenizer
+from tests.conftest import TINY, sentence
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(run_glue.__file__).parent / "examples"
@@ -23,21 +27,38 @@ LIMIT = 200_000  # bytes of a request
 PAIRS = [(sentence(i, 3 + i % 5), sentence(i + 1)) for i in range(24)]
 
 
-@pytest.fixture
-def server(trained):
-    """A running server of `trained`, with its port; at most 40 texts wait."""
+@contextmanager
+def serving(*flags: object) -> Iterator[tuple[subprocess.Popen, int]]:
+    """A running server with its port; at most 40 texts wait."""
     pytest.importorskip("fastapi")
-    command = [sys.executable, EXAMPLES / "serve.py", "--model_dir", trained, "--port", 0]
+    command = [sys.executable, EXAMPLES / "serve.py", "--port", 0, *flags]
     command += ["--queue", 40, "--slots", 4, "--max_body_size", LIMIT, "--shutdown_seconds", 5]
     process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True)
-    for line in process.stderr:
-        if found := re.search(r"running on http://127.0.0.1:(\d+)", line):
-            yield process, int(found[1])
-            break
-    else:
-        raise AssertionError("the server did not start")
-    process.kill()
-    process.communicate()
+    try:
+        for line in process.stderr:
+            if found := re.search(r"running on http://127.0.0.1:(\d+)", line):
+                yield process, int(found[1])
+                break
+        else:
+            raise AssertionError("the server did not start")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def server(trained):
+    """A running server of `trained`."""
+    with serving("--model_dir", trained) as running:
+        yield running
+
+
+def get(port: int, path: str) -> tuple[int, str]:
+    """The status and answer of a request."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
 
 
 def post(port: int, body: object, **headers: str) -> tuple[int, dict]:
@@ -50,9 +71,18 @@ def post(port: int, body: object, **headers: str) -> tuple[int, dict]:
 
 
 def health(port: int) -> dict:
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", "/health")
-    return json.loads(connection.getresponse().read())
+    return json.loads(get(port, "/health")[1])
+
+
+def metrics(port: int) -> dict[str, float]:
+    """What /metrics tells, read by Prometheus's own parser: values by name and label."""
+    parser = pytest.importorskip("prometheus_client.parser")
+    families = parser.text_string_to_metric_families(get(port, "/metrics")[1])
+    return {
+        " ".join([sample.name, *sample.labels.values()]): sample.value
+        for family in families
+        for sample in family.samples
+    }
 
 
 def test_requests_share_slots_and_have_the_answers_of_classify(server, trained):
@@ -82,6 +112,10 @@ HOSTILE = {
     413: [{"texts": ["a"] * 41}, b" " * (LIMIT + 1), {"texts": ["a" * LIMIT]}],
     422: [
         *({"texts": texts} for texts in ([], "a", None, [1], [["a"]], ["a", ["b", "c"]])),
+        *(
+            {"texts": ["a"], **x}
+            for x in ({"top_k": 0}, {"top_k": "2"}, {"topk": 2}, {"x" * 900: 1})
+        ),
         *({"texts": [x] * 9} for x in (float("nan"), float("inf"), {}, [1, 2], ["a"] * 3)),
         *(b'{"texts": [%s]}' % x for x in (b'"\\ud800"', b"1e999", b'"\xff"', b'"a", "')),
         *(b'{"\\ud800": ["a"]}', b'{"texts": ["a"], "\\ud800": 1}', b"", b"NaN", b"{"),
@@ -107,6 +141,64 @@ def test_a_request_that_cannot_be_answered_says_so_and_the_next_one_is(server):
     assert connection.getresponse().status == 413
     _, answer = post(port, {"texts": ["a man"]})
     assert answer["answers"][0]["label"] == wanted["answers"][0]["label"]
+
+
+def test_what_it_tells_of_itself_is_what_it_answered(server, trained):
+    """The classes that were asked for, too."""
+    _, port = server
+    assert get(port, "/ready") == (200, '{"ready":true}')
+    assert math.isnan(metrics(port)["elbert_computation_cost"])
+    expected = classify(trained, PAIRS, top_k=None)
+    status, answer = post(port, {"texts": PAIRS, "top_k": None})
+    assert post(port, {"texts": [1]})[0] == 422
+    for got, wanted in zip(answer["answers"], expected, strict=True):
+        assert [c["label"] for c in got["classes"]] == [c["label"] for c in wanted["classes"]]
+    found = metrics(port)
+    layers = [answer["exit_layer"] for answer in expected]
+    assert status == 200
+    assert found["elbert_requests_total 200"] == found["elbert_requests_total 422"] == 1
+    assert found["elbert_request_seconds_count"] == 2
+    assert found["elbert_texts_total"] == found["elbert_exit_layer_count"] == len(PAIRS)
+    assert found["elbert_exit_layer_sum"] == sum(layers)
+    for layer in (1, 2, 3, 4):
+        below = sum(exit_layer <= layer for exit_layer in layers)
+        assert found[f"elbert_exit_layer_bucket {layer}.0"] == below
+    assert found["elbert_computation_cost"] == pytest.approx(sum(layers) / 4 / len(layers))
+    assert found["elbert_waiting_texts"] == found["elbert_running_texts"] == 0
+
+
+def test_a_text_that_the_model_cannot_answer_fails_its_request_alone(trained):
+    """The tokenizer has more pieces than the model has embeddings."""
+    tokenizer = load_tokenizer(trained)
+    missing = TINY["vocab_size"] - len(tokenizer)
+    tokenizer.add_tokens([*(f"filler{i}" for i in range(missing)), "zebra"])
+    tokenizer.save_pretrained(trained)
+    texts = [[sentence(i)] if i % 3 else [sentence(i), "a zebra"] for i in range(18)]
+    with serving("--model_dir", trained) as (_, port), ThreadPoolExecutor(9) as clients:
+        found = list(clients.map(lambda text: post(port, {"texts": text}), texts))
+        for number, (status, answer) in enumerate(found):
+            assert status == (200 if number % 3 else 500), answer
+            assert number % 3 or "text 1: " in answer["detail"]
+        assert post(port, {"texts": ["a man"]})[0] == 200
+        assert metrics(port)["elbert_text_errors_total"] == 6
+
+
+@pytest.mark.onnx
+def test_an_exported_file_answers_as_its_model(script, trained, tmp_path):
+    pytest.importorskip("onnxruntime")
+    file = tmp_path / "model.onnx"
+    script(export_onnx.main, "--model_dir", trained, "--output", file).done()
+    expected = classify(trained, PAIRS)
+    flags = ("--model_dir", trained, "--onnx", file)
+    with serving(*flags) as (process, port), ThreadPoolExecutor(9) as clients:
+        found = list(clients.map(lambda pair: post(port, {"texts": [pair]}), PAIRS))
+        for (status, answer), wanted in zip(found, expected, strict=True):
+            (got,) = answer["answers"]
+            assert (status, got["exit_layer"]) == (200, wanted["exit_layer"])
+            assert got["score"] == pytest.approx(wanted["score"], abs=1e-4)
+        assert metrics(port)["elbert_texts_total"] == len(PAIRS)
+        process.send_signal(signal.SIGTERM)
+        assert "Finished server process" in process.communicate(timeout=30)[1]
 
 
 def test_of_a_long_text_the_beginning_counts(server, trained):
