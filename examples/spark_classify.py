@@ -8,18 +8,12 @@ pyspark and Java.
 
 import argparse
 from collections.abc import Iterator
-from functools import cache
 
 import pandas as pd
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DoubleType, LongType, StringType, StructType
 
 import elbert
-
-
-@cache  # once in each of Spark's Python workers, which take one partition after another
-def load(model_dir: str, onnx: str | None) -> elbert.Classifier:
-    return elbert.Classifier(model_dir, onnx=onnx)
 
 
 def main() -> None:
@@ -32,7 +26,7 @@ def main() -> None:
     args = parser.parse_args()
 
     def score(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        classify = load(args.model_dir, args.onnx)
+        classify = elbert.Classifier(args.model_dir, onnx=args.onnx)  # once a partition
         for frame in frames:
             answers = classify(list(frame[args.text_column]))
             columns = {
