@@ -2,15 +2,19 @@
 
     python -m experiments.comparison.confirmation
 
-Prints the tables of docs/results.md's first section. All was chosen before: the learning rate of
-the exits and the rule's penalties by other seeds and rows. The networks have seeds 11 and up. All
-methods have the same data, two epochs, bf16 and optimiser; cascades are recalibrated and stop by
-the same fit as the exits do. On SICK, all may answer with the commonest class for nothing.
+Prints the tables of docs/results.md's first section, and writes them into results/confirmation.md.
+
+All was chosen before: the learning rate of the exits and the rule's penalties by other seeds and
+rows. The networks of SST-2 have seeds 11 and up. All methods have the same data, two epochs, bf16
+and optimiser; cascades are recalibrated and stop by the same fit as the exits do. On SICK, all may
+answer with the commonest class for nothing.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import combinations, product
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,15 +45,34 @@ from experiments.comparison.recordings import (
 )
 from experiments.comparison.tables import BUDGETS, DEPTHS, estimate_cells, table
 
-POPULATIONS = {  # by title: task, and part of its rows
-    "SST-2, dev set": ("SST-2", DEV),
-    "SST-2, other sentences": ("SST-2", SENTENCES),
-    "SICK": ("SICK", DEV),
+
+class Population(NamedTuple):
+    """Rows that report, and the networks that answer them.
+
+    Attributes:
+        task, part: the rows.
+        exits: networks with an exit after each layer.
+        ordinary: networks of one depth each, with `{depth}` in place of the number of layers.
+        seeds: those that are compared.
+    """
+
+    task: str
+    part: str
+    exits: str
+    ordinary: str
+    seeds: Sequence[int]
+
+
+NEW = ("untied-exits-equal-x4", "untied-{depth}", CONFIRMING_SEEDS)
+POPULATIONS = {  # by title
+    "SST-2, dev set": Population("SST-2", DEV, *NEW),
+    "SST-2, other sentences": Population("SST-2", SENTENCES, *NEW),
+    # The rule's form was chosen with these networks at hand, so they confirm nothing.
+    "SICK, earlier networks": Population(
+        "SICK", DEV, "untied-exits-equal", "untied-{depth}", range(1, 4)
+    ),
 }
-EXITS = "untied-exits-equal-x4"
-ORDINARY = "untied-{depth}"
-TAUGHT_EXITS = "untied-exits-taught-x4"
-TAUGHT_ORDINARY = "untied-{depth}-taught"
+RESULTS = Path(__file__).parent / "results"
 MOST_STAGES = 3  # networks of a cascade
 
 
@@ -127,42 +150,42 @@ NETWORK_METHODS: dict[str, Callable[[Sequence[Answers], np.ndarray], Outcomes]] 
 }
 
 
-def load_exits(task: str, part: str, network: str) -> dict[int, Answers]:
+def load_exits(population: Population) -> dict[int, Answers]:
     """Load the networks with exits, by seed."""
-    return {
-        seed: load(task, network, seed, part)
-        for seed in CONFIRMING_SEEDS
-        if path_of(task, network, seed).exists()
-    }
+    networks = {}
+    for seed in population.seeds:
+        if path_of(population.task, population.exits, seed).exists():
+            networks[seed] = load(population.task, population.exits, seed, population.part)
+    return networks
 
 
-def load_ordinary(task: str, part: str, network: str) -> dict[int, list[Answers]]:
-    """Load the ordinary networks of every depth, by seed; seeds that lack a depth are left out."""
+def load_ordinary(population: Population) -> dict[int, dict[int, Answers]]:
+    """Load the ordinary networks, by seed and depth; seeds that lack a depth are left out."""
     by_seed = {}
-    for seed in CONFIRMING_SEEDS:
-        names = [network.format(depth=depth) for depth in DEPTHS]
-        if all(path_of(task, name, seed).exists() for name in names):
-            by_seed[seed] = [load(task, name, seed, part) for name in names]
-    return by_seed
+    for seed in population.seeds:
+        by_depth = {}
+        for depth in DEPTHS:
+            network = population.ordinary.format(depth=depth)
+            if path_of(population.task, network, seed).exists():
+                by_depth[depth] = load(population.task, network, seed, population.part)
+        by_seed[seed] = by_depth
+    most = max(len(by_depth) for by_depth in by_seed.values())
+    return {seed: by_depth for seed, by_depth in by_seed.items() if len(by_depth) == most > 1}
 
 
-def make_methods(task: str, part: str) -> dict[str, Method]:
-    """Make all methods on a part of a task's rows, by title, of the seeds that all of them have."""
+def make_methods(population: Population) -> dict[str, Method]:
+    """Make all methods of a population, by title, of the seeds that all of them have."""
+    with_exits = load_exits(population)
+    ordinary = load_ordinary(population)
+    seeds = sorted(with_exits.keys() & ordinary.keys())
     methods: dict[str, Method] = {}
-    for exits, ordinary, suffix in (
-        (EXITS, ORDINARY, ""),
-        (TAUGHT_EXITS, TAUGHT_ORDINARY, ", taught"),
-    ):
-        with_exits = load_exits(task, part, exits)
-        without = load_ordinary(task, part, ordinary)
-        seeds = sorted(with_exits.keys() & without.keys())
-        for name, outcomes in EXIT_METHODS.items():
-            trained = [with_exits[seed] for seed in seeds]
-            methods[f"exits{suffix}: {name}"] = make_method(task, trained, outcomes)
-        for name, outcomes in NETWORK_METHODS.items():
-            trained = [without[seed] for seed in seeds]
-            methods[f"ordinary networks{suffix}: {name}"] = make_method(task, trained, outcomes)
-    return {title: method for title, method in methods.items() if method}
+    for name, outcomes in EXIT_METHODS.items():
+        trained = [with_exits[seed] for seed in seeds]
+        methods[f"exits: {name}"] = make_method(population.task, trained, outcomes)
+    for name, outcomes in NETWORK_METHODS.items():
+        trained = [list(ordinary[seed].values()) for seed in seeds]
+        methods[f"ordinary networks: {name}"] = make_method(population.task, trained, outcomes)
+    return methods
 
 
 def make_method(task: str, trained: Sequence, outcomes: Callable[..., Outcomes]) -> Method:
@@ -186,18 +209,19 @@ def make_method(task: str, trained: Sequence, outcomes: Callable[..., Outcomes])
 def depths_table() -> str:
     """Tabulate the accuracy of every exit, and of an ordinary network of its depth."""
     cells = {}
-    rows = {EXITS: "an exit after each layer", ORDINARY: "an ordinary network of this depth"}
-    for (title, (task, part)), (network, name) in product(POPULATIONS.items(), rows.items()):
+    for title, population in POPULATIONS.items():
+        with_exits = load_exits(population)
+        ordinary = load_ordinary(population)
+        seeds = sorted(with_exits.keys() & ordinary.keys())
         for depth in DEPTHS:
-            scores = []
-            for seed in CONFIRMING_SEEDS:
-                path = path_of(task, network.format(depth=depth), seed)
-                if path.exists():
-                    answers = load(task, network.format(depth=depth), seed, part)
-                    layer = depth if network == EXITS else 1
-                    scores.append(100 * answers.scores[layer - 1].mean())
-            if scores:
-                cells[str(depth), f"{title}: {name} ({len(scores)})"] = f"{np.mean(scores):.1f}"
+            exits = [with_exits[seed].scores[depth - 1].mean() for seed in seeds]
+            row = f"{title}: an exit after each layer ({len(seeds)})"
+            cells[str(depth), row] = f"{100 * np.mean(exits):.1f}"
+            networks = [ordinary[seed][depth] for seed in seeds if depth in ordinary[seed]]
+            if networks:
+                mean = np.mean([answers.scores[0].mean() for answers in networks])
+                row = f"{title}: an ordinary network of this depth ({len(seeds)})"
+                cells[str(depth), row] = f"{100 * mean:.1f}"
     return table("accuracy, % (seeds)", [str(depth) for depth in DEPTHS], cells)
 
 
@@ -237,16 +261,11 @@ def claims_table(methods: dict[str, dict[str, Method]]) -> str:
 
 
 def main() -> None:
-    methods = {}
-    for title, (task, part) in POPULATIONS.items():
-        by_name = make_methods(task, part)
-        if by_name:
-            methods[title] = by_name
-    print(depths_table())
-    print()
-    print(equal_cost_table(methods))
-    print()
-    print(claims_table(methods))
+    methods = {title: make_methods(population) for title, population in POPULATIONS.items()}
+    texts = [depths_table(), equal_cost_table(methods), claims_table(methods)]
+    report = "\n\n".join(texts)
+    (RESULTS / "confirmation.md").write_text(report + "\n", encoding="utf-8")
+    print(report)
 
 
 if __name__ == "__main__":

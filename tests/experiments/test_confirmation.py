@@ -1,0 +1,43 @@
+"""Cascades and the commonest class, as the confirmation compares them, on answers made by hand."""
+
+import numpy as np
+import pytest
+
+from experiments.comparison.confirmation import cascade, stopping, with_depth_0
+from experiments.comparison.methods import Outcomes
+from experiments.comparison.recordings import Answers
+
+ROWS = np.arange(200)
+LABELS = (ROWS % 4 == 0).astype(float)  # a quarter is 1
+
+
+def network(cost: float, right: np.ndarray, sureness: np.ndarray) -> Answers:
+    """A network without exits, which is right on some rows, with log odds of so much."""
+    side = np.where(right, 1, -1) * np.where(LABELS == 1, 1, -1) * sureness
+    logits = np.stack([-side, side], -1)[None] / 2
+    return Answers(logits, LABELS, cost=np.full((1, len(ROWS)), cost))
+
+
+def test_the_commonest_class_is_an_answer_for_nothing():
+    outcomes = with_depth_0(Outcomes(np.ones((1, 200)), np.ones((1, 200))), LABELS, ROWS[:100])
+    assert outcomes.score.mean(1).tolist() == [0.75, 1.0]
+    assert outcomes.cost.mean(1).tolist() == [0.0, 1.0]
+
+
+def test_a_cascade_pays_for_both_networks_and_asks_the_second_where_the_first_is_in_doubt():
+    in_doubt = ROWS % 2 == 0
+    first = network(0.2, right=~in_doubt, sureness=np.where(in_doubt, 0.1, 5.0))
+    second = network(0.6, right=np.full(200, True), sureness=np.full(200, 5.0))
+    outcomes = cascade([first, second], ROWS[:100])
+    alone, both = outcomes.cost[:2].mean(1), outcomes.cost[2:].mean(1)
+    assert alone.tolist() == pytest.approx([0.2, 0.6])
+    assert both.max() <= 0.8 + 1e-9
+    # Half of the rows go on: as right as the second network, for 0.2 + 0.6 / 2.
+    ideal = np.isclose(both, 0.5) & (outcomes.score[2:].mean(1) == 1)
+    assert ideal.any()
+    exits = Answers(
+        np.concatenate([first.logits, second.logits]),
+        LABELS,
+        cost=np.array([[0.2] * 200, [0.8] * 200]),
+    )
+    assert stopping(exits, ROWS[:100]).cost.mean(1).tolist() == pytest.approx(both.tolist())
