@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from elbert_base.errors import UserError
+from elbert_base.families import check_family
 
 # The first that exists is read. An index names the files of a checkpoint in shards.
 INDEX_ENDING = ".index.json"
@@ -18,7 +19,8 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     f"pytorch_model.bin{INDEX_ENDING}",
 )
-HUB_FILES = ["*.json", "spiece.model", "vocab.txt", "merges.txt"]  # beside the weights
+# Beside the weights.
+HUB_FILES = ["*.json", "spiece.model", "sentencepiece.bpe.model", "vocab.txt", "merges.txt"]
 SAFETENSORS = ["model.safetensors", "model-*-of-*.safetensors"]  # of the hub, indices beside them
 OLDER_WEIGHTS = ["pytorch_model.bin", "pytorch_model-*-of-*.bin"]
 # What a folder without weights may have in their place, and what to do with it.
@@ -64,7 +66,11 @@ def resolve_within(folder: str | Path, name: str | Path) -> Path | None:
 
 
 def local_folder(
-    source: str | Path, flag: str = "", cache_dir: str | None = None, weights: bool = True
+    source: str | Path,
+    flag: str = "",
+    cache_dir: str | None = None,
+    weights: bool = True,
+    any_family: bool = False,
 ) -> Path:
     """Return a directory or file as it is; fetch a hub repository once, and return its folder.
 
@@ -73,9 +79,11 @@ def local_folder(
         flag: the flag that named the source, for an error.
         cache_dir: where the hub's files are kept; huggingface_hub's own place by default.
         weights: whether to fetch the weights as well.
+        any_family: whether to fetch weights that only transformers can read.
 
     Raises:
-        UserError: there is no such directory, and the hub does not give the files.
+        UserError: there is no such directory, the hub does not give the files, or the weights are
+            of a family that cannot be read, which is found before they are fetched.
     """
     if os.path.exists(source):
         return Path(source)
@@ -84,9 +92,16 @@ def local_folder(
 
     fetch = partial(snapshot_download, str(source), cache_dir=cache_dir)
     try:
-        folder = fetch(allow_patterns=[*HUB_FILES, *SAFETENSORS] if weights else HUB_FILES)
+        folder = Path(fetch(allow_patterns=HUB_FILES))
+        path = folder / "config.json"
+        if weights and not any_family and path.exists():
+            check_family(path, read_json(path).get("model_type"))
+        if weights:
+            fetch(allow_patterns=SAFETENSORS)
         if weights and not has_weights(folder):
             fetch(allow_patterns=OLDER_WEIGHTS)
+    except UserError:
+        raise
     except Exception as error:  # the hub's, or one of the HTTP client that the hub happens to use
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
@@ -94,7 +109,7 @@ def local_folder(
             f"Give a directory, or fetch it where there is a network: hf download {source} "
             "--local-dir DIR"
         ) from error
-    return Path(folder)
+    return folder
 
 
 def find_file(folder: str | Path, name: str) -> Path | None:

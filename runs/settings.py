@@ -421,6 +421,7 @@ def fetch_models(group: Group, needs_weights: Mapping[str, bool]) -> Group:
     for flag, with_weights in needs_weights.items():
         source = getattr(group, flag)
         if source and not Path(source).exists():
-            folder = local_folder(source, f"--{flag}", cache_dir, with_weights)
+            is_teacher = flag == "teacher"
+            folder = local_folder(source, f"--{flag}", cache_dir, with_weights, is_teacher)
             group = replace(group, **{flag: str(folder)})
     return group

@@ -14,14 +14,15 @@ from tests.conftest import TINY, WORDS, sentence
 SIZES = {**{k: v for k, v in TINY.items() if k != "embedding_size"}, "num_hidden_layers": 3}
 
 
+ROBERTA = {"max_position_embeddings": 42, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
 # The prefix of HF's classes, and what a configuration has beside SIZES.
 FAMILIES = {
     "albert": ("Albert", {"embedding_size": 16}),
     "bert": ("Bert", {}),
-    "roberta": (
-        "Roberta",
-        {"max_position_embeddings": 42, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
-    ),
+    "roberta": ("Roberta", ROBERTA),
+    "xlm-roberta": ("XLMRoberta", ROBERTA),
+    "camembert": ("Camembert", ROBERTA),
+    "distilbert": ("DistilBert", {"hidden_dim": SIZES["intermediate_size"]}),
     "electra": ("Electra", {"embedding_size": 16}),
 }
 

@@ -9,7 +9,15 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import KeyValues, resolve
-from elbert_base.families import FAMILIES, HEAD_ACTIVATIONS, SKIP_PADDING, family_of
+from elbert_base.families import (
+    CONFIG_NAMES,
+    FAMILIES,
+    HEAD_ACTIVATIONS,
+    NO_SEGMENTS,
+    SKIP_PADDING,
+    check_family,
+    family_of,
+)
 from elbert_base.files import find_file, has_weights, local_folder, read_json
 from elbert_base.keys import mode_name
 from elbert_base.labels import stored_labels
@@ -52,8 +60,8 @@ def load_config(
         config = elbert.load_config("out/reviews/model", exit_thres=0.3)
 
     A plain ALBERT configuration gets the defaults of `config_class`, as does one of another mode.
-    One of BERT, RoBERTa or ELECTRA becomes that of the ALBERT with untied layers which the encoder
-    is; only an ELBERT can have those.
+    One of a family of `elbert_base/families.py`, such as BERT, becomes that of the ALBERT with
+    untied layers which the encoder is; only an ELBERT can have those.
 
     Args:
         source: a path, a directory or a hub name.
@@ -75,13 +83,7 @@ def load_config(
             "--config_name"
         )
     values = read_encoder_config(path)
-    model_type = values.get("model_type")
-    is_encoder = model_type in (None, "albert", *FAMILIES)
-    if not is_encoder and config_class_of(model_type) is None:
-        raise UserError(
-            f"{path}: model_type = {model_type!r}: only the weights of ALBERT, BERT, RoBERTa, "
-            "ELECTRA and this suite's own models can be read; another family's layers would be lost"
-        )
+    check_family(path, values.get("model_type"))
     if values.get("id2label") is None and values.get("label2id"):
         values["id2label"] = dict(enumerate(stored_labels(values)))  # HF would take no names
     values = {**drop_foreign_keys(as_albert(values), config_class), **overrides}
@@ -114,7 +116,10 @@ def as_albert(values: dict[str, Any]) -> dict[str, Any]:
     family = values.get("model_type")
     if family not in FAMILIES:
         return values
-    defaults = CONFIG_MAPPING[family]().to_dict()
+    names = CONFIG_NAMES.get(str(family), {})
+    values = {names.get(name, name): value for name, value in values.items()}
+    family_defaults = CONFIG_MAPPING[family]().to_dict()
+    defaults = {names.get(name, name): value for name, value in family_defaults.items()}
     shared_names = [name for name in defaults if name in ALBERT_KEYS or name == "pad_token_id"]
     values = {**{name: defaults[name] for name in shared_names}, **values}
     values["head_activation"] = HEAD_ACTIVATIONS.get(family, "tanh")
@@ -123,6 +128,8 @@ def as_albert(values: dict[str, Any]) -> dict[str, Any]:
     values["num_hidden_groups"] = values["num_hidden_layers"]
     if "embedding_size" not in shared_names:
         values["embedding_size"] = values["hidden_size"]
+    if family in NO_SEGMENTS:
+        values["type_vocab_size"] = 2
     if family in SKIP_PADDING:
         # The rows up to padding's own serve no token; `weights.to_untied_albert` drops them.
         values["max_position_embeddings"] -= values["pad_token_id"] + 1

@@ -19,7 +19,15 @@ from transformers import (
 )
 
 from elbert_base.errors import UserError
-from elbert_base.families import FAMILIES, LAYER_NAMES, MAPPING, SKIP_PADDING, family_of
+from elbert_base.families import (
+    FAMILIES,
+    FAMILY_NAMES,
+    LAYER_NAMES,
+    MAPPING,
+    NO_SEGMENTS,
+    SKIP_PADDING,
+    family_of,
+)
 from elbert_base.files import find_file, local_folder, read_json
 from elbert_base.labels import match_labels, stored_labels
 
@@ -76,8 +84,8 @@ def read_weights(source: str | Path, names: Mapping[str, str]) -> TensorDict:
     named = family_of(tensors, config)
     if named is None:
         raise UserError(
-            f"{source}: the weights are not ALBERT's, BERT's, RoBERTa's or ELECTRA's; their first "
-            f"tensors are {', '.join(sorted(tensors)[:4])}"
+            f"{source}: the weights are not of {FAMILY_NAMES}; their first tensors are "
+            f"{', '.join(sorted(tensors)[:4])}"
         )
     stated = config.get("model_type")
     family = stated if stated in FAMILIES else named
@@ -93,7 +101,7 @@ def read_weights(source: str | Path, names: Mapping[str, str]) -> TensorDict:
 
 
 def to_untied_albert(tensors: TensorDict, family: str, config: Mapping[str, Any]) -> TensorDict:
-    """Turn the tensors of BERT, RoBERTa or ELECTRA into those of an ALBERT with untied layers.
+    """Turn the tensors of a family into those of an ALBERT with untied layers.
 
     config: the encoder's configuration, by `as_albert`; {} where there is none.
     """
@@ -104,6 +112,9 @@ def to_untied_albert(tensors: TensorDict, family: str, config: Mapping[str, Any]
         tensors[positions] = tensors[positions][config["pad_token_id"] + 1 :]
     words = tensors.get(WORDS, torch.empty(0, 0))
     size = words.shape[1]
+    if family in NO_SEGMENTS:
+        segments = "embeddings.token_type_embeddings.weight"
+        tensors[segments] = torch.zeros(config["type_vocab_size"], size)
     identity = {f"{MAPPING}.weight": torch.eye(size), f"{MAPPING}.bias": torch.zeros(size)}
     return {**identity, **tensors}  # an ELECTRA may have a mapping of its own
 

@@ -10,10 +10,12 @@ from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
+import numpy as np
 import pytest
+import sentencepiece
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, pipeline
+from transformers import AutoTokenizer, XLMRobertaTokenizer, pipeline
 
 import run_glue
 from elbert import Classifier, load_pretrained, load_tokenizer
@@ -416,6 +418,51 @@ def test_a_flag_may_name_an_exit_config_anywhere(albert_dir, glue, tmp_path):
     path_flags = ("--set", "exit_config_path=typo.json", "--overwrite_output_dir")
     outcome = glue(out, "--do_train", *path_flags, weights=weights)
     outcome.refused(f"{weights / 'typo.json'} does not exist")
+
+
+FILMS = {
+    "latin": ("a good film {}", "a bad film {}"),
+    "cyrillic": ("хороший фильм {}", "плохой фильм {}"),
+    "han": ("好电影{}", "坏电影{}"),
+}
+
+
+@pytest.mark.slow
+def test_texts_in_three_scripts_are_classified_by_a_multilingual_encoder(script, tmp_path):
+    """An XLM-RoBERTa with SentencePiece pieces; Classifier reads a text as HF's tokenizer does."""
+    rows = [
+        (text.format(i), label)
+        for texts in FILMS.values()
+        for i in range(20)
+        for text, label in zip(texts, ("good", "bad"), strict=True)
+    ]
+    (tmp_path / "text.txt").write_text("\n".join(text for text, _ in rows), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        f"--input={tmp_path}/text.txt --model_prefix={tmp_path}/spm --vocab_size=60 "
+        "--hard_vocab_limit=false --minloglevel=2"
+    )
+    pieces = sentencepiece.SentencePieceProcessor(f"{tmp_path}/spm.model")
+    specials = ["<s>", "<pad>", "</s>", "<unk>"]
+    vocab = [(piece, 0.0) for piece in specials]
+    vocab += [(pieces.id_to_piece(i), pieces.get_score(i)) for i in range(3, len(pieces))]
+    twin = tiny_encoder("xlm-roberta", vocab_size=len(vocab) + 1)
+    twin.save_pretrained(tmp_path / "xlm")
+    tokenizer = XLMRobertaTokenizer([*vocab, ("<mask>", 0.0)])
+    tokenizer.save_pretrained(tmp_path / "xlm")
+    with (tmp_path / "films.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("sentence1", "label"), *rows])
+    table, out = tmp_path / "films.csv", tmp_path / "out"
+    arguments = f"--model_type xlm-roberta --model_name_or_path {tmp_path}/xlm --do_train --no_cuda"
+    arguments += f" --train_file {table} --validation_file {table} --output_dir {out} --do_eval"
+    arguments += " --recipe recommended --num_train_epochs 20 --learning_rate 2e-3"
+    arguments += " --max_seq_length 20"
+    script(run_glue.main, *arguments.split()).done()
+    classify = Classifier(out)
+    texts = [text for text, _ in rows]
+    assert [ids for ids, _ in classify.encode(texts)] == tokenizer(texts)["input_ids"]
+    assert tokenizer.unk_token_id not in {x for ids, _ in classify.encode(texts) for x in ids}
+    found = [answer["label"] for answer in classify(texts)]
+    assert np.mean([a == label for a, (_, label) in zip(found, rows, strict=True)]) > 0.95
 
 
 def test_a_fine_tuned_classifier_gets_exits_and_keeps_its_answers(glue, rte, tmp_path):

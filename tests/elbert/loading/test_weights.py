@@ -120,6 +120,10 @@ def test_bert_is_albert_with_untied_layers(kind, tmp_path):
         ("roberta", "Model", {}),
         ("roberta", "ForMaskedLM", {}),
         ("roberta", "ForSequenceClassification", {"num_labels": 3}),
+        ("xlm-roberta", "ForMaskedLM", {}),
+        ("camembert", "Model", {}),
+        ("distilbert", "Model", {}),
+        ("distilbert", "ForMaskedLM", {}),
         ("electra", "ForPreTraining", {}),
         ("electra", "ForSequenceClassification", {"embedding_size": 32}),
     ],
@@ -415,7 +419,7 @@ def test_a_ponder_model_applies_one_layer(edits, albert_dir, tmp_path):
         *(("model.safetensors", content, "model.safetensors") for content in (b"", b"\xff" * 40)),
         (BIN, {"a": Evil()}, "refused"),
         *((BIN, content, "not a state dict") for content in ([1, 2], {"step": 5})),
-        (BIN, {"wte.weight": torch.ones(2)}, "not ALBERT's, BERT's, RoBERTa's or"),
+        (BIN, {"wte.weight": torch.ones(2)}, "not of ALBERT, BERT, DistilBERT, RoBERTa"),
     ],
 )
 def test_missing_damaged_and_foreign_weights_are_named(tmp_path, name, content, words, capsys):
@@ -481,6 +485,20 @@ def test_a_checkpoint_of_another_task_gives_its_encoder_alone(tmp_path):
         load_pretrained(tmp_path, None, True)
 
 
-def test_a_foreign_family_is_refused_by_its_name(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": "distilbert"}))
-    assert "model_type = 'distilbert': only the weights of ALBERT" in error_of(tmp_path)
+def test_a_foreign_family_is_refused_by_its_name_before_its_weights_are_fetched(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "config.json").write_text(json.dumps({**TINY, "model_type": "modernbert"}))
+    fetched = []
+
+    def fetch(name: str, cache_dir: str | None, allow_patterns: list[str]) -> str:
+        fetched.extend(allow_patterns)
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    for source in (tmp_path, "nobody/modern"):
+        message = error_of(source)
+        assert "model_type = 'modernbert': only the weights of ALBERT" in message
+        assert "rotary positions" in message
+    assert fetched
+    assert not any("safetensors" in pattern or ".bin" in pattern for pattern in fetched)
