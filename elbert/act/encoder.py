@@ -218,7 +218,7 @@ class AlbertActEncoder(nn.Module):
         can_compact = self.can_compact()
         running_tokens: RunningTokens | None = None
         if all_states is not None:
-            all_states.append(states.clone())
+            all_states.append(states)
         for number in range(1, depth + 1):
             running_count = int(halting.running.sum())
             if running_count == 0:
@@ -238,7 +238,8 @@ class AlbertActEncoder(nn.Module):
             if act_update == "graves":
                 mean = mean + (update.weight[..., None] * states).to(mean.dtype)
             if all_states is not None:
-                all_states.append(states.clone())  # a later pass may overwrite the states
+                # A later pass may overwrite the states of `running_tokens`; others have gradients.
+                all_states.append(states.clone() if running_tokens else states)
         return mean if act_update == "graves" else states, halting
 
     def can_compact(self) -> bool:

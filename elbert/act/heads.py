@@ -14,7 +14,6 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
-from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.models.albert import modeling_albert as hf_albert
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
@@ -26,8 +25,8 @@ from .encoder import AlbertActModel, AlbertActModelOutput, AlbertActPreTrainedMo
 
 
 @dataclass
-class AlbertActOutput(SequenceClassifierOutput):
-    """Output of a model with a head: the logits of its task, under HF's names.
+class AlbertActOutput(ModelOutput):
+    """Output of a model with a head: the logits of its task, under HF's names, in HF's order.
 
     Attributes:
         loss: scalar, task loss + τ · mean over examples of ponder_cost.
@@ -39,10 +38,14 @@ class AlbertActOutput(SequenceClassifierOutput):
             an example with several choices is the sum over them.
     """
 
+    loss: Tensor | None = None
+    logits: Tensor | None = None
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
     prediction_logits: Tensor | None = None
     sop_logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
     updates: Tensor | None = None
     ponder_cost: Tensor | None = None
 

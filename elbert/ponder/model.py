@@ -42,7 +42,7 @@ from ..depth import (
     layer_states,
 )
 from ..layer import AlbertLayer
-from ..loading.configs import drop_foreign_keys
+from ..loading.configs import drop_foreign_keys, mode_in
 from ..loading.tokenizers import load_tokenizer
 from ..loading.weights import PONDER_NAMES, load_model
 from ..losses import PonderClassificationLoss, task_loss
@@ -494,6 +494,31 @@ class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
     Ids are as any tokenizer gives them, at most max_position_embeddings − 1 of them: the second
     [CLS] is inserted where it is missing. `logits` are the answers. States have the second [CLS].
     """
+
+    @classmethod
+    def from_pretrained(  # pyrefly: ignore[bad-override]  # HF's named options arrive in options
+        cls,
+        pretrained_model_name_or_path: str | Path | None = None,
+        *arguments: Any,
+        **options: Any,
+    ) -> Any:
+        """Load a saved ponder model by HF's `from_pretrained`, with all of its options.
+
+        Another checkpoint gives its encoder, as in `PonderAlbertClassifier.from_pretrained`.
+        """
+        source = pretrained_model_name_or_path
+        if source is not None:
+            folder = local_folder(source, cache_dir=options.get("cache_dir"), weights=False)
+            if mode_in(folder) != PonderAlbertConfig.model_type:
+                return super().from_pretrained(source, *arguments, **options)
+        loaded: Any = super(PonderAlbertClassifier, cls).from_pretrained(
+            source, *arguments, **options
+        )
+        model = loaded[0] if isinstance(loaded, tuple) else loaded  # with output_loading_info
+        if source is not None:
+            with suppress(UserError):
+                model.tokenizer = load_tokenizer(source)
+        return loaded
 
     @can_return_tuple
     def forward(
