@@ -20,7 +20,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
 	touch $@
 
-EXTRAS := $(foreach name,tf bench serve lora,requirements-$(name).txt)
+EXTRAS := $(foreach name,tf bench serve lora ray,requirements-$(name).txt)
 .venv/tf: .venv/dev $(EXTRAS)
 	$(BIN)/python -m pip install --quiet $(EXTRAS:%=--requirement %)
 	touch $@

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -96,6 +97,8 @@ def check_output(tables: TableSettings) -> Path:
         raise UserError(
             f"--output_file {output}: the name must end in one of: {' '.join(SUFFIXES)}"
         )
+    if kind_of(output) == ".parquet" and find_spec("pyarrow") is None:
+        raise UserError(f"--output_file {output}: pip install pyarrow to write it")
     for name in tables.input_file:
         if is_among(output, Path(name)):
             raise UserError(f"--output_file {output} is among the tables to read")

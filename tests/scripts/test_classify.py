@@ -30,12 +30,16 @@ PAIRS = [(row["sentence1"], row["sentence2"]) for row in ROWS]
 ADDED = ("label", "score", "exit_layer")
 
 
+def pyarrow_table(rows: list[dict]):
+    return pytest.importorskip("pyarrow").Table.from_pylist(rows)
+
+
 def write_table(path: Path, rows: list[dict]) -> Path:
     """Write a table by other means than the project's."""
     path.parent.mkdir(exist_ok=True)
     if path.suffix == ".parquet":
-        pandas = pytest.importorskip("pandas")
-        pandas.DataFrame(rows).to_parquet(path)
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow_table(rows), path)
     elif path.suffix == ".jsonl":
         write(path, "".join(json.dumps(row) + "\n" for row in rows))
     else:
@@ -50,7 +54,7 @@ def write_table(path: Path, rows: list[dict]) -> Path:
 def read_back(path: Path) -> list[dict]:
     """Read a table by other means than the project's."""
     if path.suffix == ".parquet":
-        return pytest.importorskip("pandas").read_parquet(path).to_dict("records")
+        return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
     content = path.read_bytes()
     text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode()
     if ".jsonl" in path.name:
