@@ -4,8 +4,9 @@
         --tf_checkpoint_path albert_base/model.ckpt-best \\
         --albert_config_file albert_base/albert_config.json --pytorch_dump_path albert_base_pytorch
 
-If the dump path is a directory, it gets config.json, model.safetensors and the vocabulary found
-beside the checkpoint; if it ends in .bin, it gets only the state dict. Needs TensorFlow:
+If the dump path is a directory, it gets config.json, model.safetensors, the vocabulary found beside
+the checkpoint and the tokenizer.json made from it, with --save_format pytorch also
+pytorch_model.bin; if it ends in .bin, it gets only the state dict. Needs TensorFlow:
 pip install -r requirements-tf.txt
 """
 
@@ -23,6 +24,8 @@ from runs.processes import run_script
 VOCABULARIES = {
     "spiece.model": "spiece.model",
     "30k-clean.model": "spiece.model",
+    "spiece.vocab": "spiece.vocab",
+    "30k-clean.vocab": "spiece.vocab",
     "vocab_chinese.txt": "vocab.txt",
 }
 
@@ -44,22 +47,34 @@ def vocabulary(prefix: Path) -> dict[str, Path]:
 
 
 def write_state_dict(model: Any, target: Path) -> None:
-    """Write a model's tensors alone, as torch saves them."""
+    """Write a model's tensors alone, as PyTorch of 2020 saved them."""
     import torch
 
     buffer = io.BytesIO()  # given a file, torch.save hides the reason of a failed write
-    torch.save(model.state_dict(), buffer)
+    torch.save(model.state_dict(), buffer, _use_new_zipfile_serialization=False)
     write_file(target, lambda file: file.write(buffer.getbuffer()))
 
 
-def write_model(model: Any, vocabulary_files: Mapping[str, Path], target: Path) -> None:
-    """Write a model's folder, with its tokenizer's files."""
+def write_model(
+    model: Any, vocabulary_files: Mapping[str, Path], target: Path, with_bin: bool
+) -> None:
+    """Write a model's folder, with its tokenizer's files and a tokenizer.json made from them.
+
+    with_bin: whether to write the weights into pytorch_model.bin as well.
+    """
+    from elbert.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
     from training.model_folder import write_directory
 
     def fill(directory: Path) -> None:
         model.save_pretrained(directory)
         for name, path in vocabulary_files.items():
             shutil.copyfile(path, directory / name)
+        if vocabulary_files.keys() & set(TOKENIZER_FILES):
+            tokenizer = load_tokenizer(directory)
+            tokenizer.model_max_length = model.config.max_position_embeddings
+            tokenizer.save_pretrained(str(directory))
+        if with_bin:
+            write_state_dict(model, directory / "pytorch_model.bin")
 
     write_directory(target, fill)
 
@@ -77,6 +92,13 @@ def main() -> None:
     parser.add_argument(
         "--pytorch_dump_path", required=True, help="a directory, or a file that ends in .bin"
     )
+    parser.add_argument(
+        "--save_format",
+        default="safetensors",
+        choices=("safetensors", "pytorch"),
+        help="format of a directory's weights; pytorch: pytorch_model.bin as well, which ELBERT's "
+        "published code reads",
+    )
     args = parser.parse_args()
     # torch, and what stands on it: not before the flags are known to be right.
     from transformers.utils import logging as hf_logging
@@ -92,7 +114,7 @@ def main() -> None:
         write_state_dict(model, target)
     else:
         vocabulary_files = vocabulary(Path(args.tf_checkpoint_path).absolute())
-        write_model(model, vocabulary_files, target)
+        write_model(model, vocabulary_files, target, with_bin=args.save_format == "pytorch")
         print(f"Vocabulary: {', '.join(vocabulary_files) or 'none beside the checkpoint'}")
     print(f"{type(model).__name__} written to {target}")
 

@@ -1,6 +1,7 @@
 """A teacher: a fine-tuned classifier whose answers, soft labels, another model learns from."""
 
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from elbert.configuration import config_class_of
+from elbert.configuration import AdaptiveConfig, config_class_of
 from elbert.cpu_packing import packed_copy
 from elbert.depth import EarlyExitModel
 from elbert.loading.tokenizers import load_tokenizer
@@ -134,18 +135,46 @@ class Teacher:
     def tokenise(
         self, examples: Sequence[Example], model: Any, tokenizer: PreTrainedTokenizerBase
     ) -> Any:
-        """Tokenise examples, truncated to what the teacher and `max_seq_length` allow."""
-        longest = min(self.max_seq_length, tokenizer.model_max_length)
-        if isinstance(model, EarlyExitModel):
-            config: Any = model.config
-            longest = min(longest, config.max_position_embeddings - config.extra_tokens)
+        """Tokenise examples, truncated to what the teacher and `max_seq_length` allow.
+
+        Raises UserError for tokens, segments or padding that the teacher cannot read.
+        """
+        longest = min(self.max_seq_length, tokenizer.model_max_length, readable_tokens(model))
+        if longest < self.max_seq_length:
+            logger.info("--teacher reads %d tokens of an example at most", longest)
         has_pairs = examples[0].text_b is not None
-        return tokenizer(
+        encoded = tokenizer(
             [example.text_a for example in examples],
             [example.text_b or "" for example in examples] if has_pairs else None,
             truncation=True,
             max_length=longest,
         )
+        self.check_readable(encoded, model, tokenizer)
+        return encoded
+
+    def check_readable(self, encoded: Any, model: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise UserError where the model has no embedding for a token, a segment or padding."""
+        config = model.config
+        # Models that answer at a text's last token find it by the padding token.
+        if None in (tokenizer.pad_token_id, getattr(config, "pad_token_id", None)):
+            raise UserError(
+                f"--teacher {self.folder} has no padding token: name one in its config.json "
+                "(pad_token_id) and its tokenizer_config.json (pad_token)"
+            )
+        largest_id = max([tokenizer.pad_token_id, *map(max, encoded["input_ids"])])
+        if largest_id >= model.get_input_embeddings().num_embeddings:
+            raise UserError(
+                f"--teacher {self.folder}: its tokenizer gives the token {largest_id}, vocab_size "
+                f"is {model.get_input_embeddings().num_embeddings}: give the tokenizer that it was "
+                "trained with"
+            )
+        segments = getattr(config, "type_vocab_size", None)
+        largest_segment = max(map(max, encoded.get("token_type_ids", [[0]])))
+        if segments and largest_segment >= segments:
+            raise UserError(
+                f"--teacher {self.folder}: its tokenizer gives segment {largest_segment} to a "
+                f"text, type_vocab_size is {segments}: give the tokenizer that it was trained with"
+            )
 
     @torch.inference_mode()
     def compute(self, model: Any, tokenizer: PreTrainedTokenizerBase, encoded: Any) -> np.ndarray:
@@ -168,3 +197,18 @@ class Teacher:
                 answers[rows] = logits.float().cpu().numpy()
                 bar.update(len(rows))
         return answers
+
+
+def readable_tokens(model: Any) -> int:
+    """Return how many tokens of a text a model has positions for."""
+    config = model.config
+    longest = getattr(config, "max_position_embeddings", None)
+    if not longest:
+        return sys.maxsize  # positions are relative
+    longest -= getattr(config, "extra_tokens", 0)
+    # RoBERTa's positions begin after that of padding.
+    embeddings = getattr(model.base_model, "embeddings", None)
+    positions = getattr(embeddings, "position_embeddings", None)
+    padding = getattr(positions, "padding_idx", None)
+    is_own = isinstance(config, AdaptiveConfig)
+    return longest if padding is None or is_own else longest - padding - 1

@@ -143,8 +143,9 @@ def test_the_example_in_python_answers_as_the_model_without_the_project(trained)
     """It runs in a folder from which nothing of this project can be imported."""
     out, texts = trained("elbert"), (sentence(3), sentence(4, 3))
     run = (sys.executable, ROOT / "examples/onnx_python.py")
-    printed = ran(*run, out / "fp32.onnx", out / "tokenizer.json", *texts, cwd=out)
-    assert printed == answer_of(out, *texts)
+    for given in (texts, (sentence(3, 60), sentence(4, 50))):  # the long pair is cut
+        printed = ran(*run, out / "fp32.onnx", out / "tokenizer.json", *given, cwd=out)
+        assert printed == answer_of(out, *given)
     assert "transformers" not in (ROOT / "examples/onnx_python.py").read_text()
     for mode in ("ponder_albert", "albert_act"):
         other = trained(mode)
@@ -155,7 +156,8 @@ def test_the_example_in_python_answers_as_the_model_without_the_project(trained)
 def test_the_example_in_javascript_answers_as_the_model(trained, node_modules):
     out, pair = trained("elbert"), (sentence(3), sentence(4, 3))
     example = shutil.copy(ROOT / "examples" / "onnx_javascript.mjs", node_modules.parent)
-    for texts in (pair, pair[:1]):
+    long_pair = (sentence(3, 60), sentence(4, 50))  # cut as in the training
+    for texts in (pair, pair[:1], long_pair, long_pair[:1]):
         assert ran("node", example, out / "fp32.onnx", out, *texts) == answer_of(out, *texts)
 
 

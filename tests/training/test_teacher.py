@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import run_glue
-from elbert import ElbertConfig
+from elbert import ElbertConfig, UserError
 from elbert.losses import distillation_loss
 from glue.splits import read_examples
 from glue.tasks import get_task
@@ -93,6 +93,39 @@ def test_a_teacher_of_another_family_answers_as_by_itself_in_the_tasks_order(rob
         with torch.inference_mode():
             expected = model(**batch).logits[0].flip(0)
         torch.testing.assert_close(torch.from_numpy(row), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("family", "skipped"), [("roberta", 2), ("bert", 0)])
+def test_a_teacher_of_fewer_positions_reads_shorter_texts(family, skipped, answers, tmp_path):
+    """RoBERTa's first positions serve no token."""
+    sizes = {"max_position_embeddings": 8, "num_labels": 2, "id2label": NAMES}
+    folder = save(tiny_encoder(family, "ForSequenceClassification", **sizes), tmp_path / family)
+    found = answers(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    example = answers.examples[0]
+    options = {"max_length": 8 - skipped, "truncation": True, "return_tensors": "pt"}
+    text = tokenizer(example.text_a, example.text_b, **options)
+    assert text.input_ids.shape[1] == 8 - skipped
+    with torch.inference_mode():
+        expected = model(**text).logits[0].flip(0)
+    torch.testing.assert_close(torch.from_numpy(found[0]), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"type_vocab_size": 1}, "gives segment 1 to a text, type_vocab_size is 1"),
+        ({"vocab_size": 6}, "vocab_size is 6"),
+        ({"pad_token_id": None}, "has no padding token"),
+    ],
+)
+def test_what_a_teacher_cannot_read_is_said_before_it_reads(sizes, words, answers, tmp_path):
+    sizes = {"num_labels": 2, "id2label": NAMES, **sizes}
+    folder = save(tiny_encoder("bert", "ForSequenceClassification", **sizes), tmp_path / "bert")
+    with pytest.raises(UserError, match=words):
+        answers(folder)
+    assert not answers.computed
 
 
 def test_answers_are_computed_once_for_the_same_weights_and_examples(roberta, answers):

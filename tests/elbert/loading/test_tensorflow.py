@@ -168,10 +168,10 @@ def save(tf, tmp_path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def convert(script) -> Callable[[Path, Path, Path], Outcome]:
-    """A function (checkpoint, configuration, target) -> what the script ended with."""
+def convert(script) -> Callable[..., Outcome]:
+    """A function (checkpoint, configuration, target, flags) -> what the script ended with."""
 
-    def run(checkpoint: Path, config: Path, target: Path) -> Outcome:
+    def run(checkpoint: Path, config: Path, target: Path, *flags: str) -> Outcome:
         return script(
             converter.main,
             "--tf_checkpoint_path",
@@ -180,6 +180,7 @@ def convert(script) -> Callable[[Path, Path, Path], Outcome]:
             config,
             "--pytorch_dump_path",
             target,
+            *flags,
         )
 
     return run
@@ -231,9 +232,15 @@ def test_a_tf_hub_export_loads_in_hf_and_here(save, convert, spiece, tmp_path):
     prefix = save(exported, "hub/variables/variables")
     (tmp_path / "hub/assets").mkdir()
     (tmp_path / "hub/assets/30k-clean.model").write_bytes(spiece.read_bytes())
-    outcome = convert(prefix, write_config(tmp_path), tmp_path / "out")
+    (tmp_path / "hub/assets/30k-clean.vocab").write_text("<pad>\t0\n")
+    outcome = convert(prefix, write_config(tmp_path), tmp_path / "out", "--save_format", "pytorch")
     assert "AlbertForMaskedLM written" in outcome.out
-    assert {*contents(tmp_path / "out")} == {"config.json", "model.safetensors", "spiece.model"}
+    assert {*contents(tmp_path / "out")} == {
+        *("config.json", "model.safetensors", "pytorch_model.bin"),
+        *("spiece.model", "spiece.vocab", "tokenizer.json", "tokenizer_config.json"),
+    }
+    state = torch.load(tmp_path / "out/pytorch_model.bin", weights_only=True)
+    assert_every_value(state, names, arrays)
     twin = transformers.AlbertForPreTraining.from_pretrained(tmp_path / "out")
     assert_every_value(twin.state_dict(), names, arrays)
     assert twin.config.hidden_act == "gelu_new"
