@@ -23,6 +23,7 @@ from .depth_batching import DepthBatcher
 from .loading.configs import label_names, load_config, mode_in
 from .loading.tokenizers import check_vocab_size, encode_texts, load_tokenizer
 from .loading.weights import load_trained_model
+from .long_texts import combine, split_into_windows
 from .onnx_file import OnnxFile
 from .rules import exit_scores
 
@@ -63,6 +64,13 @@ class Classifier:
             the processor has instructions for it. An exported file has a type of its own.
         device: where the model runs, for example "cuda", or "auto", which is CUDA where there is a
             GPU. An exported file runs on the CPU.
+        long_texts: what becomes of a text that is longer than `max_length`. "cut": its end is left
+            out. "windows": it is answered in windows of that length, each of which repeats a
+            quarter of the one before. The probabilities are the windows' mean, weighted by their
+            tokens, or of a model of several labels each label's largest. `exit_layer` is the
+            deepest of them, `updates` their mean, and `windows` says how many were run.
+        stop_score: with windows, answer by the first one, in the order of the text, whose score is
+            at least this, and leave out those behind. None: all of them are run.
         onnx: a file of export_onnx.py, float32 or int8, that was exported from this model: its
             path, or its name in the folder. The folder needs no weights then.
 
@@ -78,6 +86,8 @@ class Classifier:
         dtype: str = "fp32",
         device: str | torch.device = "cpu",
         onnx: str | Path | None = None,
+        long_texts: str = "cut",
+        stop_score: float | None = None,
     ) -> None:
         # Absolute, since a copy may be made elsewhere.
         self.source = os.path.abspath(source) if os.path.exists(source) else source
@@ -94,6 +104,9 @@ class Classifier:
         self.config: AdaptiveConfig = self.model.config
         check_vocab_size(self.tokenizer, str(folder), self.config)
         self.max_length = self.usable_length(max_length)
+        self.long_texts = long_texts
+        self.stop_score = stop_score
+        self.check_windows()
 
     def load_model(self, folder: Path) -> Any:
         """Load the model in `folder`, packed, cast and on its device."""
@@ -126,6 +139,19 @@ class Classifier:
         wanted = max_length or self.tokenizer.model_max_length
         return min(wanted, self.config.max_position_embeddings)
 
+    def check_windows(self) -> None:
+        """Raise UserError for values of long_texts and stop_score that cannot be."""
+        if self.long_texts not in ("cut", "windows"):
+            raise UserError(f"long_texts = {self.long_texts!r}: allowed are cut and windows")
+        if self.stop_score is None:
+            return
+        has_one_class = self.config.label_count > 1 and not self.config.is_multi_label
+        if self.long_texts == "cut" or not has_one_class or not 0 < self.stop_score <= 1:
+            raise UserError(
+                f"stop_score = {self.stop_score}: allowed is a probability, above 0 and at most 1, "
+                "with long_texts='windows', for a model whose texts have one class each"
+            )
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the arguments that make the same classifier, and its exit keys."""
         return {
@@ -135,6 +161,8 @@ class Classifier:
                 "dtype": self.dtype,
                 "device": self.device,
                 "onnx": self.onnx,
+                "long_texts": self.long_texts,
+                "stop_score": self.stop_score,
             },
             "exit_keys": self.config.exit_keys(),
         }
@@ -217,8 +245,72 @@ class Classifier:
             torch.set_num_threads(1)
             self.process = os.getpid()
         with torch.inference_mode(), noticing_contention(self.device):
+            if self.long_texts == "windows":
+                return self.classify_windows(texts, batch_size, top_k)
             outputs = self.run(self.encode(texts), batch_size)
         return [self.answer(logits, depth, top_k) for logits, depth in outputs]
+
+    def classify_windows(
+        self, texts: list[Text], batch_size: int, top_k: int | None
+    ) -> list[Answer]:
+        """Classify texts or pairs of any length, in windows; see `long_texts`."""
+        windows = self.encode_windows(texts)
+        outputs: list[list[Output]] = [[] for _ in texts]
+        open_texts = list(range(len(texts)))  # numbers of those that need more windows
+        count = None if self.stop_score is None else 1  # windows to run in a round; None: all
+        while open_texts:
+            rounds = [windows[text][len(outputs[text]) :][:count] for text in open_texts]
+            flat = iter(self.run([window for part in rounds for window in part], batch_size))
+            for text, part in zip(open_texts, rounds, strict=True):
+                outputs[text] += islice(flat, len(part))
+            open_texts = [
+                text
+                for text in open_texts
+                if len(outputs[text]) < len(windows[text]) and not self.is_sure(outputs[text][-1])
+            ]
+        return [
+            self.combined_answer(*of_text, top_k) for of_text in zip(windows, outputs, strict=True)
+        ]
+
+    def is_sure(self, output: Output) -> bool:
+        """Tell whether a window's score is at least `stop_score`."""
+        logits, _ = output
+        return self.stop_score is not None and bool(self.scores(logits).amax() >= self.stop_score)
+
+    def combined_answer(
+        self, windows: list[Tokens], outputs: list[Output], top_k: int | None
+    ) -> Answer:
+        """Combine the windows of one text that were run; see `long_texts`."""
+        if self.is_sure(outputs[-1]):
+            windows, used = windows[len(outputs) - 1 :], outputs[-1:]
+        else:
+            used = outputs
+        lengths = [len(ids) for ids, _ in windows[: len(used)]]
+        scores = [self.scores(logits) for logits, _ in used]
+        combined = combine(scores, lengths, self.config.is_multi_label)
+        if isinstance(self.config, EarlyExitConfig):
+            depth: Depth = {"exit_layer": max(depth["exit_layer"] for _, depth in outputs)}
+        else:
+            updates = [torch.tensor([depth["updates"]]) for _, depth in used]
+            depth = {"updates": float(combine(updates, lengths, is_multi_label=False))}
+        return {**self.answer_of(combined, depth, top_k), "windows": len(outputs)}
+
+    def encode_windows(self, texts: list[Text]) -> list[list[Tokens]]:
+        """Tokenise texts, or pairs, each as one or more windows."""
+        add_tokens = self.config.with_extra_tokens
+        split = split_into_windows(
+            self.tokenizer,
+            texts,
+            self.max_length - self.config.extra_tokens,
+            self.config.type_vocab_size,
+        )
+        return [
+            [
+                (add_tokens(tokens.input_ids), add_tokens(tokens.token_type_ids))
+                for tokens in windows
+            ]
+            for windows in split
+        ]
 
     def encode(self, texts: Sequence[Text]) -> list[Tokens]:
         """Tokenise texts, or pairs, as `DepthBatcher` takes them; longer ones are cut."""
@@ -281,8 +373,15 @@ class Classifier:
 
     def answer(self, logits: Tensor, depth: Depth, top_k: int | None = 1) -> Answer:
         """Say what one text's logits, (num_labels,), mean; see `__call__`."""
+        return self.answer_of(self.scores(logits), depth, top_k)
+
+    def scores(self, logits: Tensor) -> Tensor:
+        """Return the probabilities, or the value, of logits (num_labels,)."""
+        return exit_scores(logits.float().cpu(), self.config.is_multi_label)
+
+    def answer_of(self, scores: Tensor, depth: Depth, top_k: int | None) -> Answer:
+        """Say what one text's probabilities or value, (num_labels,), mean; see `__call__`."""
         config = self.config
-        scores = exit_scores(logits.float().cpu(), config.is_multi_label)
         if config.num_labels == 1:
             return {"score": float(scores[0]), **depth}
         names = label_names(config)

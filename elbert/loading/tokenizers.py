@@ -512,19 +512,8 @@ def encode_texts(
         UserError: the model has too few segment types for pairs, or `max_length` has no room for
             the special tokens.
     """
-    fast: Any = tokenizer
-    backend = fast.backend_tokenizer
-    if backend.truncation is not None:
-        backend.no_truncation()
-    if backend.padding is not None:
-        backend.no_padding()
-    frame = text_frame(backend, is_pair=pairs is not None)
-    largest_segment = max(part.segment for part in frame)
-    if largest_segment >= segments:
-        raise UserError(
-            f"the tokenizer gives segment {largest_segment} to a text, but type_vocab_size = "
-            f"{segments}: the model knows fewer segments, so it cannot read such texts"
-        )
+    backend = plain_backend(tokenizer)
+    frame = text_frame(backend, pairs is not None, segments)
     special_count = sum(part.text is None for part in frame)
     room = max_length - special_count
     if room < 0:
@@ -546,14 +535,34 @@ def encode_texts(
     return answers
 
 
-def text_frame(backend: Any, is_pair: bool) -> list[FramePart]:
-    """Find where a tokenizer puts special tokens around a text, or around two."""
+def plain_backend(tokenizer: PreTrainedTokenizerBase) -> Any:
+    """Return the tokenizers library's tokenizer, which from now on neither cuts nor pads."""
+    fast: Any = tokenizer
+    backend = fast.backend_tokenizer
+    if backend.truncation is not None:
+        backend.no_truncation()
+    if backend.padding is not None:
+        backend.no_padding()
+    return backend
+
+
+def text_frame(backend: Any, is_pair: bool, segments: int) -> list[FramePart]:
+    """Find where a tokenizer puts special tokens around a text, or around two.
+
+    segments: the segment types that the model knows. Raises UserError where they are too few.
+    """
     probe = backend.encode("a", "a" if is_pair else None)
     frame: list[FramePart] = []
     for token, segment, text in zip(probe.ids, probe.type_ids, probe.sequence_ids, strict=True):
         goes_on = text is not None and frame and frame[-1].text == text
         if not goes_on:
             frame.append(FramePart(text, token, segment))
+    largest_segment = max(part.segment for part in frame)
+    if largest_segment >= segments:
+        raise UserError(
+            f"the tokenizer gives segment {largest_segment} to a text, but type_vocab_size = "
+            f"{segments}: the model knows fewer segments, so it cannot read such texts"
+        )
     return frame
 
 

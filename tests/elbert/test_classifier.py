@@ -13,6 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from elbert.cpu_packing import PACKABLE
 from elbert.loading.weights import load_trained_model
 from elbert.onnx_file import describe_model
 from elbert_base.files import weights_hash
+from examples.onnx_python import FileClassifier
 from modes import MODES
 from tests.commands import ROOT
 from tests.conftest import TINY, tiny_model
@@ -276,6 +278,9 @@ def test_an_iterator_answers_what_came_before_an_error(classifier, monkeypatch, 
         ({"max_length": -3}, "max_length = -3: allowed is 3 or more"),
         ({"dtype": "int8"}, "allowed are fp32, bf16, fp16 and auto"),
         ({"device": "gpu"}, "device = 'gpu'"),
+        ({"long_texts": "split"}, "allowed are cut and windows"),
+        ({"stop_score": 0.9}, "with long_texts='windows'"),
+        ({"long_texts": "windows", "stop_score": 90}, "stop_score = 90: allowed is a probability"),
         ({"onnx": "no.onnx"}, "no.onnx: no such file"),
         ({"onnx": "file.onnx", "dtype": "bf16"}, "type of its own"),
     ],
@@ -285,9 +290,8 @@ def test_an_argument_that_cannot_be_is_an_error(folder, arguments, words):
         Classifier(folder, **arguments)
 
 
-@pytest.fixture(scope="module")
-def file_of_folder(folder) -> Path:
-    """The folder's model as an exported file, in the folder."""
+def export(folder: Path) -> Path:
+    """Export the model in a folder to a file in it."""
     pytest.importorskip("onnxruntime")
     graph = pytest.importorskip("elbert.export.graph")
     model = load_trained_model(folder)
@@ -297,6 +301,11 @@ def file_of_folder(folder) -> Path:
     path = folder / "classifier.onnx"
     path.write_bytes(graph.ir.to_proto(exported).SerializeToString())
     return path
+
+
+@pytest.fixture(scope="module")
+def file_of_folder(folder) -> Path:
+    return export(folder)
 
 
 def assert_same_answers(found: list[dict], expected: list[dict]) -> None:
@@ -333,6 +342,38 @@ def test_a_file_answers_as_its_model(folder, file_of_folder, tmp_path):
     file.config.thres_name = "max_prob"
     with pytest.raises(UserError, match="exported with thres_name = "):
         file(texts)
+
+
+@pytest.mark.slow
+@pytest.mark.onnx
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"num_labels": 3},
+        {"num_labels": 3, "problem_type": "multi_label_classification"},
+        {"num_labels": 1},
+    ],
+    ids=["classes", "several labels", "a value"],
+)
+def test_the_example_without_pytorch_answers_as_a_classifier(tmp_path, keys):
+    """In batches, of texts and of pairs, longer than the model too, and with another threshold."""
+    folder = saved(tmp_path, exit_thres=0.8, **keys)
+    file = export(folder)
+    classifier = Classifier(folder)
+    texts = random_texts(30)
+    texts[7] = " ".join(texts[:9])
+    pairs = list(pairwise(texts))
+    for threshold in (0.8, 0.95):
+        classifier.config.exit_thres = threshold
+        example = FileClassifier(file, folder / "tokenizer.json", exit_thres=threshold)
+        for batch in (texts, pairs):
+            for found, expected in zip(example(batch), classifier(batch), strict=True):
+                for name in ("score", "scores"):
+                    if name in expected:
+                        assert found.pop(name) == pytest.approx(expected.pop(name), abs=1e-5)
+                assert found == expected
+    with pytest.raises(ValueError, match=r"no inputs of .*: thres; it has exit_thres"):
+        FileClassifier(file, folder / "tokenizer.json", thres=1)
 
 
 @pytest.mark.slow
@@ -378,6 +419,74 @@ def test_threads_and_forks_answer_as_one_process_does(folder, request, source):
                 assert_same_answers(call.result(), expected)
     finally:
         torch.set_num_threads(threads_before)
+
+
+def by_hand(classifier: Classifier, windows: list[str]) -> tuple[torch.Tensor, list[int]]:
+    """Answer windows as texts of their own: the classes' probabilities, and the exit layers."""
+    answers = classifier(windows, top_k=None)
+    names = list(classifier.config.id2label.values())
+    rows = []
+    for answer in answers:
+        found = {one["label"]: one["score"] for one in answer["classes"]}
+        rows.append([found[name] for name in names])
+    return torch.tensor(rows), [answer["exit_layer"] for answer in answers]
+
+
+@pytest.mark.parametrize("problem_type", [None, "multi_label_classification"])
+def test_a_long_text_is_answered_by_all_its_windows(tmp_path, problem_type):
+    """Windows of eight words, of which the next begins two words before the end."""
+    folder = saved(tmp_path, num_labels=3, problem_type=problem_type, exit_thres=0.8)
+    whole = Classifier(folder, max_length=10, long_texts="windows")
+    words = " ".join(random_texts(20)).split()[:23]
+    windows = [words[0:8], words[6:14], words[12:20], words[18:23]]
+    scores, exit_layers = by_hand(Classifier(folder), [" ".join(window) for window in windows])
+    if problem_type:
+        expected = scores.amax(0)
+    else:
+        weights = torch.tensor([10.0, 10, 10, 7])  # with [CLS] and [SEP]
+        expected = (weights @ scores) / weights.sum()
+    short, answer = whole([TEXTS[1], " ".join(words)], top_k=None)
+    found = {one["label"]: one["score"] for one in answer["classes"]}
+    assert_near(torch.tensor([found[f"LABEL_{n}"] for n in range(3)]), expected)
+    assert (answer["windows"], answer["exit_layer"]) == (4, max(exit_layers))
+    assert short.pop("windows") == 1
+    assert_near(scores_of(short), scores_of(Classifier(folder)(TEXTS[1], top_k=None)))
+
+
+def scores_of(answer: dict) -> torch.Tensor:
+    return torch.tensor([one["score"] for one in answer["classes"]])
+
+
+def test_a_text_stops_at_its_first_sure_window(folder):
+    words = " ".join(random_texts(30)).split()[:50]
+    windows = [" ".join(words[start : start + 8]) for start in range(0, 48, 6)]
+    answers = Classifier(folder)(windows)
+    stops = sorted({answer["score"] for answer in answers})
+    for stop in (stops[0], stops[3], stops[-1]):
+        classifier = Classifier(folder, max_length=10, long_texts="windows", stop_score=stop - 1e-5)
+        number = next(n for n, answer in enumerate(answers) if answer["score"] >= stop)
+        for texts in ([" ".join(words)], [TEXTS[0], " ".join(words), TEXTS[1]]):
+            answer = classifier(texts)[len(texts) // 2]
+            assert answer["label"] == answers[number]["label"]
+            assert answer["score"] == pytest.approx(answers[number]["score"], abs=1e-5)
+            assert answer["windows"] == number + 1
+
+
+def test_of_a_pair_the_longer_text_is_split(folder):
+    """The other text stands in every window: of 13 words there is room for 10, two for it."""
+    words = " ".join(random_texts(20)).split()[:14]
+    classifier = Classifier(folder, max_length=13, long_texts="windows")
+    windows = [words[0:8], words[6:14]]
+    for is_first in (True, False):
+        pairs = [(" ".join(part), "a dog") for part in windows]
+        pair = (" ".join(words), "a dog")
+        if not is_first:
+            pairs, pair = [part[::-1] for part in pairs], pair[::-1]
+        answer = classifier(pair, top_k=None)
+        assert answer["windows"] == 2
+        scores, _ = by_hand(Classifier(folder), pairs)
+        (label_0,) = (one["score"] for one in answer["classes"] if one["label"] == "LABEL_0")
+        assert label_0 == pytest.approx(float(scores[:, 0].mean()), abs=1e-5)
 
 
 def test_longer_texts_are_cut_where_the_tokenizer_says(tmp_path):

@@ -21,6 +21,14 @@ def rows_of(path):
         return list(csv.DictReader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
 
 
+def evaluated(lines: str):
+    """Run lines of Python, and return the value of the last."""
+    *statements, last = lines.splitlines()
+    names = {}
+    exec("\n".join(statements), names)
+    return eval(last, names)
+
+
 @pytest.mark.slow
 @pytest.mark.onnx
 def test_one_command_leads_from_a_table_to_a_file_that_answers(script, tmp_path):
@@ -41,6 +49,13 @@ def test_one_command_leads_from_a_table_to_a_file_that_answers(script, tmp_path)
     assert re.search(r"The int8 file stops \d+\.\d% of the dev rows", done.out)
     assert read_json(out / "model/eval_results.json")["provenance"].get("file") is None
     assert (out / "model/sweep/explorer.html").exists()
+    usage = re.findall(
+        r"    (import elbert\n)    (classify = .*\n)    print\((classify\(.*)\)\n", done.out
+    )
+    assert len(usage) == 2  # the model, and the file
+    (by_model,), (by_file,) = (evaluated("".join(lines)) for lines in usage)
+    assert by_model["label"] == by_file["label"]
+    assert by_model["score"] == pytest.approx(by_file["score"], abs=0.1)
     command = re.search(r"python (examples/onnx_python.py .*)", done.out)[1].split()
     answer = ran(sys.executable, ROOT / command[0], *command[1:3], "Ann asks Ida.", "Ann says yes.")
     assert re.fullmatch(r"(not_)?entailment, after layer \d+\n", answer)
