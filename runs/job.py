@@ -215,8 +215,9 @@ def load_for_task(directory: Path, keys: KeyValues, task: Task, labels_in_order:
     """
     config = load_own_config(directory, keys)
     check_trained_on(directory, task, config)
+    model = load_trained_model(directory, config)  # before labels: an untrained head has none
     if not task.folder or task.is_regression:
-        return load_trained_model(directory, config)  # `find_task` has matched the labels
+        return model  # `find_task` has matched the labels of the user's own task
     head_labels = names_for_task(label_names(config), task, read_json(directory / "config.json"))
     order = match_labels(
         task.labels,
@@ -226,7 +227,7 @@ def load_for_task(directory: Path, keys: KeyValues, task: Task, labels_in_order:
         in_order=labels_in_order,
     )
     if order == sorted(order):
-        return load_trained_model(directory, config)
+        return model
     for key, value in NO_ORDER.items():
         if getattr(config, key, value) != value:
             raise UserError(
