@@ -19,9 +19,11 @@ from transformers import (
     AlbertConfig,
     AutoTokenizer,
     BertTokenizer,
+    CamembertTokenizer,
     PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     RobertaTokenizer,
+    XLMRobertaTokenizer,
 )
 from transformers.convert_slow_tokenizer import SentencePieceExtractor
 
@@ -35,7 +37,14 @@ logger = logging.getLogger(__name__)
 # By default HF's ALBERT tokenizer leaves out the segments.
 MODEL_INPUTS = ["input_ids", "token_type_ids", "attention_mask"]
 WORD_START = "▁"  # SentencePiece's mark of a piece that follows a space
-TOKENIZER_FILES = ("tokenizer.json", "spiece.model", "vocab.txt", "merges.txt")  # in this order
+# In this order.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "spiece.model",
+    "vocab.txt",
+    "merges.txt",
+    "sentencepiece.bpe.model",
+)
 
 # The special tokens of each family, by the names that transformers has for them.
 SPECIAL_TOKENS = {
@@ -68,6 +77,7 @@ CLASSES_OF_FILE = {
     "spiece.model": ("AlbertTokenizer",),
     "vocab.txt": ("BertTokenizer", "ElectraTokenizer", "DistilBertTokenizer"),
     "merges.txt": ("RobertaTokenizer",),
+    "sentencepiece.bpe.model": ("XLMRobertaTokenizer", "CamembertTokenizer"),
 }
 GENERIC_CLASSES = ("PreTrainedTokenizer", "TokenizersBackend")  # say nothing of the kind
 
@@ -171,7 +181,14 @@ def read_tokenizer(source: Path, name: str, config: dict[str, Any]) -> PreTraine
     elif name == "spiece.model":
         backend = sentencepiece_backend(source / name, bool(config.get("keep_accents", False)))
     else:
-        tokenizer_class: Any = {"vocab.txt": BertTokenizer, "merges.txt": RobertaTokenizer}[name]
+        path = find_file(source, "config.json")
+        model_type = read_json(path).get("model_type") if path else None
+        is_camembert = class_name == "CamembertTokenizer" or model_type == "camembert"
+        tokenizer_class: Any = {
+            "vocab.txt": BertTokenizer,
+            "merges.txt": RobertaTokenizer,
+            "sentencepiece.bpe.model": CamembertTokenizer if is_camembert else XLMRobertaTokenizer,
+        }[name]
         backend = tokenizer_class.from_pretrained(str(source), **options).backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
@@ -343,7 +360,7 @@ def change_case(
         do_lower_case: see `load_tokenizer`.
     """
     backend = tokenizer.backend_tokenizer
-    if name in ("tokenizer.json", "merges.txt"):
+    if name in ("tokenizer.json", "merges.txt", "sentencepiece.bpe.model"):
         said = lowers_case(backend)
     else:
         said = config.get("do_lower_case")

@@ -449,6 +449,12 @@ def test_texts_in_three_scripts_are_classified_by_a_multilingual_encoder(script,
     twin.save_pretrained(tmp_path / "xlm")
     tokenizer = XLMRobertaTokenizer([*vocab, ("<mask>", 0.0)])
     tokenizer.save_pretrained(tmp_path / "xlm")
+    (tmp_path / "older").mkdir()  # as XLM-RoBERTa was published
+    shutil.copy(tmp_path / "spm.model", tmp_path / "older/sentencepiece.bpe.model")
+    older = load_tokenizer(tmp_path / "older")
+    expected = XLMRobertaTokenizer.from_pretrained(tmp_path / "older")
+    for text, _ in rows:
+        assert older(text, text)["input_ids"] == expected(text, text)["input_ids"]
     with (tmp_path / "films.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([("sentence1", "label"), *rows])
     table, out = tmp_path / "films.csv", tmp_path / "out"
