@@ -33,7 +33,7 @@ from elbert_base.runtime import launched_processes
 from runs.flags import expand_config_file
 from runs.processes import run_script
 from runs.provenance import training_flags
-from runs.settings import GROUPS, GlueSettings, fetch_models
+from runs.settings import GROUPS, EvaluationSettings, GlueSettings, fetch_models
 from runs.trained_flags import parse_with_trained_model
 
 
@@ -56,6 +56,8 @@ def read_settings() -> GlueSettings:
             )
     if not (run.do_train or evaluation.do_eval or evaluation.do_predict or search):
         raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
+    if evaluation.eval_all_checkpoints:
+        check_all_checkpoints(evaluation)
     if search and launched_processes() > 1:
         raise UserError("--hp_search starts its own processes: run it without torchrun")
     for_a_model = {
@@ -80,10 +82,23 @@ def read_settings() -> GlueSettings:
     return settings
 
 
+def check_all_checkpoints(evaluation: EvaluationSettings) -> None:
+    """Raise UserError for flags that do not go with --eval_all_checkpoints."""
+    if not evaluation.do_eval:
+        raise UserError("--eval_all_checkpoints: give --do_eval as well")
+    for_one_model = {
+        f"--onnx {evaluation.onnx}": evaluation.onnx,
+        f"--statistics_dir {evaluation.statistics_dir}": evaluation.statistics_dir,
+    }
+    for flag, is_given in for_one_model.items():
+        if is_given:
+            raise UserError(f"{flag} is of one model: leave out --eval_all_checkpoints")
+
+
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
-    from evaluation.evaluate import evaluate, predict
+    from evaluation.evaluate import evaluate, evaluate_checkpoints, predict
     from runs.start import session
     from training.fine_tune import fine_tune
 
@@ -112,6 +127,8 @@ def main() -> None:
             fine_tune(settings, accelerator)
         if settings.evaluation.do_eval:
             evaluate(settings, accelerator)
+        if settings.evaluation.eval_all_checkpoints:
+            evaluate_checkpoints(settings, accelerator)
         if settings.evaluation.do_predict:
             predict(settings, accelerator)
 

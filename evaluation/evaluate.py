@@ -1,6 +1,7 @@
 """run_glue.py's evaluation: a trained model on the dev set, and its answers to the test set."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,14 +12,17 @@ from answers.prediction_files import write_predictions
 from elbert.cpu_packing import EMULATED, dtype_of, is_emulated
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import KeyValues
+from elbert_base.files import read_json
 from glue.splits import Split
+from glue.tables import as_csv
 from glue.tasks import Task, describe_task, evaluation_tasks, prediction_tasks
 from modes import MODES, trained_mode
 from modes.base import Mode
-from runs.console import log_facts
+from runs.console import log_facts, markdown_table
 from runs.flags import as_dict
+from runs.folder import RunFolder
 from runs.job import Job, find_task, open_job
-from runs.output_dir import results_folder
+from runs.output_dir import checkpoints_of, results_folder
 from runs.settings import GlueSettings
 
 logger = logging.getLogger(__name__)
@@ -53,6 +57,40 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
             job.check_unchanged()
             report.print()
             report.write(folder, directory, evaluation.out_mode)
+
+
+def evaluate_checkpoints(settings: GlueSettings, accelerator: Accelerator) -> None:
+    """Evaluate the checkpoints in --output_dir, whose trained model has been evaluated.
+
+    Print a table with a row for each and one for the trained model, and write it there as
+    checkpoints.csv.
+    """
+    output = Path(settings.run.output_dir)
+    checkpoints = checkpoints_of(output)
+    for checkpoint in checkpoints:
+        logger.info("%s", checkpoint)
+        run = replace(settings.run, output_dir=str(checkpoint))
+        evaluate(settings._replace(run=run), accelerator)
+    if is_main():
+        parts = evaluation_tasks(find_task(settings.data, output))
+        rows = []
+        for folder in [*checkpoints, output]:
+            row = {"model": "trained model" if folder == output else folder.name}
+            for _, suffix in parts:
+                row |= checkpoint_results(results_folder(folder, suffix), suffix)
+            rows.append(row)
+        RunFolder(output).write_text("checkpoints.csv", as_csv(rows))
+        print(markdown_table([*rows[0]], [[*row.values()] for row in rows]))
+
+
+def checkpoint_results(folder: Path, suffix: str) -> dict[str, str]:
+    """Read what a row of --eval_all_checkpoints says of an evaluation, by column.
+
+    suffix: ends the columns' names for the second half of a task.
+    """
+    results = read_json(folder / "eval_results.json")
+    values = {**results["metrics"], "computation_cost": results["computation_cost"]}
+    return {f"{name}{suffix}": f"{value:.4f}" for name, value in values.items()}
 
 
 def predict(settings: GlueSettings, accelerator: Accelerator) -> None:

@@ -15,13 +15,13 @@ from elbert_base.files import read_json, resolve_within
 from glue.tasks import TASKS, evaluation_tasks
 from runs.files import lock_file, locked, put_aside
 from runs.folder import RunFolder
+from runs.provenance import STATE
 from runs.settings import RunSettings
 
 logger = logging.getLogger(__name__)
 
 IN_PROGRESS = "training_in_progress.json"  # what is trained; at the end it is renamed to
 FINISHED = "training_finished.json"
-STATE = "training_state.json"  # of a checkpoint
 CHECKPOINT = "checkpoint-"  # begins the name of a checkpoint's folder; its step follows
 TRAINING = "training"  # what is locked while a run trains into the folder
 

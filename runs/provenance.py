@@ -20,6 +20,7 @@ from runs.processes import ROOT
 # What a file that is sent or exported says of its origin: no command line, and no flags with paths.
 PUBLIC_FIELDS = ("weights", "data", "commit", "versions")
 PASSWORD = r"(\w+://[^/\s:@]*:)[^/\s@]+@"  # in a URL: scheme://user:password@host
+STATE = "training_state.json"  # of a checkpoint
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
 
 
@@ -103,7 +104,17 @@ def provenance_in(path: Path) -> dict[str, Any]:
     return {}
 
 
+def training_file(model_dir: str | Path) -> Path:
+    """Return the file that tells how a model was trained; a checkpoint has one of its own."""
+    file = Path(model_dir, "training.json")
+    checkpoint_file = Path(model_dir, STATE)
+    return checkpoint_file if checkpoint_file.exists() and not file.exists() else file
+
+
 def training_flags(model_dir: str | Path) -> dict[str, Any]:
-    """Read the flags that a model was trained with, by name; {} where no file says them."""
-    flags = provenance_in(Path(model_dir, "training.json")).get("flags")
+    """Read the flags that a model, or a checkpoint, was trained with, by name.
+
+    Returns {} where no file says them.
+    """
+    flags = provenance_in(training_file(model_dir)).get("flags")
     return flags if isinstance(flags, dict) else {}

@@ -354,6 +354,12 @@ class EvaluationSettings:
     """Evaluation and prediction with a trained model."""
 
     do_eval: bool = option(False, "evaluate on the dev set with early exit", FREE)
+    eval_all_checkpoints: bool = option(
+        False,
+        "with --do_eval: evaluate all checkpoints in --output_dir as well, a row each in "
+        "checkpoints.csv",
+        FREE,
+    )
     do_predict: bool = option(False, "predict the test set, and write GLUE submission files", FREE)
     per_gpu_eval_batch_size: int = option(
         8, "examples per batch in evaluation and prediction", COUNT

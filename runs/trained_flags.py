@@ -13,7 +13,7 @@ from dataclasses import fields
 from typing import Any
 
 from runs.flags import as_dict, expand_config_file, parse
-from runs.provenance import training_flags
+from runs.provenance import training_file, training_flags
 
 # The flags that are taken from a training.
 TASK_FLAGS = frozenset({"task_name", "data_dir"})  # for a task of GLUE
@@ -40,7 +40,7 @@ def parse_with_trained_model(
     argv = expand_config_file(sys.argv[1:])
     model_dir = find_model_dir(argv, folder_flags)
     flags_then = training_flags(model_dir) if model_dir else {}
-    if not flags_then:
+    if not model_dir or not flags_then:
         return parse(classes, description, argv)
     stated_names = {text.partition("=")[0].removeprefix("--") for text in argv}
     shared_names = TAKEN_FLAGS & flag_names(classes) & flags_then.keys()
@@ -57,7 +57,7 @@ def parse_with_trained_model(
             remarks.append(f"--{name} was {flags_then[name]} there, is {flags_now[name]}")
     is_main_process = os.environ.get("RANK", "0") == "0"
     if remarks and is_main_process:
-        print(f"{model_dir}/training.json: {'; '.join(remarks)}", flush=True)
+        print(f"{training_file(model_dir)}: {'; '.join(remarks)}", flush=True)
     return groups
 
 

@@ -7,6 +7,7 @@ Tensors are safetensors and the rest is JSON: reading either runs no code.
 import json
 import logging
 import os
+import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -22,6 +23,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from elbert.loading.configs import ORIGIN_KEYS
 from elbert_base.errors import UserError
+from elbert_base.exit_settings import EXIT_FILE
 from elbert_base.files import file_hash, has_weights, joint_hash, read_json, weight_files
 from elbert_base.keys import path_keys
 from runs import files
@@ -31,11 +33,11 @@ from runs.folder import LIST_FILE, RunFolder
 from runs.output_dir import (
     FINISHED,
     IN_PROGRESS,
-    STATE,
     checkpoints_of,
     is_finished,
     latest_checkpoint,
 )
+from runs.provenance import STATE, Provenance
 from runs.settings import RunSettings, ScriptSettings
 from training.model_folder import replace_directory, write_model
 
@@ -185,13 +187,18 @@ def input_hashes(inputs: Mapping[str, Iterable[str | Path | None]]) -> Json:
 
 
 def save_checkpoint(
-    directory: Path, state: TrainState, scaler: Json | None, run: RunFingerprint
+    directory: Path,
+    state: TrainState,
+    scaler: Json | None,
+    run: RunFingerprint,
+    origin: Provenance,
 ) -> None:
-    """Write a checkpoint.
+    """Write a checkpoint, with the exit keys that the training's folder has.
 
     Args:
         scaler: the state of fp16's loss scaling, if there is any.
         run: the run that the checkpoint is of.
+        origin: says the flags of the training, which an evaluation of the checkpoint takes over.
     """
     optimizer = state.optimizer.state_dict()
     tensors = {}
@@ -206,12 +213,16 @@ def save_checkpoint(
         "scaler": scaler,
         **run.as_json(),
         "optimizer": {"param_groups": optimizer["param_groups"]},
+        "provenance": origin.as_json(),
     }
+    exit_file = directory.parent / EXIT_FILE
 
     def fill(folder: Path) -> None:
         write_model(folder, state.model, state.tokenizer)
         save_file(tensors, folder / OPTIMIZER)
         files.write_json(folder / STATE, record)
+        if exit_file.is_file():
+            shutil.copyfile(exit_file, folder / EXIT_FILE)
 
     replace_directory(directory, fill)
 

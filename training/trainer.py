@@ -225,6 +225,7 @@ class Trainer:
             state,
             scaler.state_dict() if scaler else None,
             self.fingerprint,
+            provenance(self.flags, data=self.fingerprint.data),
         )
         checkpoints.prune(self.directory, self.run.save_total_limit)
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, XLMRobertaTokenizer, pipeline
 
 import run_glue
+import sweep_exits
 from elbert import Classifier, load_pretrained, load_tokenizer
 from elbert.cpu_packing import EMULATED, is_emulated
 from glue.splits import read_examples
@@ -175,7 +176,7 @@ def test_the_users_own_task_with_many_labels(albert_dir, tmp_path, script, mode)
         assert chances[row["prediction"]] == max(chances.values())
 
 
-def test_a_checkpoint_is_evaluated_as_it_was_in_training(glue, tmp_path):
+def test_a_checkpoint_is_evaluated_as_it_was_in_training(glue, script, tmp_path):
     out = tmp_path / "out"
     saving = ("--save_steps", 1, "--logging_steps", 1, "--evaluate_during_training")
     outcome = glue(out, "--do_train", *saving).done()
@@ -185,10 +186,28 @@ def test_a_checkpoint_is_evaluated_as_it_was_in_training(glue, tmp_path):
     assert [len(curve) for curve in curves] == [4, 4, 4]
     assert {p.name for p in out.glob("checkpoint-*")} == {f"checkpoint-{i}" for i in (1, 2, 3)}
     assert list((out / "runs").iterdir())
-    glue(out / "checkpoint-2", "--do_eval").done()
-    assert report_of(out / "checkpoint-2")["acc_per_layer"] == pytest.approx(curves[1])
-    # The published way to resume, which here would overwrite the checkpoint that it starts from.
+    # Its folder is all that an evaluation, a sweep and Python need.
     checkpoint = out / "checkpoint-2"
+    told = script(run_glue.main, "--do_eval", "--output_dir", checkpoint).done().out
+    assert f"{checkpoint}/training_state.json: taken from it" in told
+    assert report_of(checkpoint)["acc_per_layer"] == pytest.approx(curves[1])
+    script(sweep_exits.main, "--model_dir", checkpoint, "--tables_only").done()
+    assert Classifier(checkpoint).max_length == 32
+    assert Classifier(checkpoint).tokenizer.do_lower_case
+    # All of them, in one table.
+    everything = ("--do_eval", "--eval_all_checkpoints", "--output_dir", out)
+    table = script(run_glue.main, *everything).done().out.partition("| model |")[2]
+    rows = list(csv.DictReader((out / "checkpoints.csv").open()))
+    assert [float(row["acc"]) for row in rows[:3]] == pytest.approx(
+        [curve[-1] for curve in curves], abs=1e-4
+    )
+    assert [row["model"] for row in rows] == [
+        *(f"checkpoint-{i}" for i in (1, 2, 3)),
+        "trained model",
+    ]
+    assert all(f"| {row['model']} | {row['acc']} |" in table for row in rows)
+    script(run_glue.main, *everything[1:]).refused("--do_eval")
+    # The published way to resume, which here would overwrite the checkpoint that it starts from.
     ended = glue(out, "--do_train", "--overwrite_output_dir", weights=checkpoint)
     ended.refused("holds the starting model", f"--resume_from_checkpoint {checkpoint}")
     assert checkpoint.exists()
