@@ -121,8 +121,7 @@ def main() -> None:
             evaluation=replace(settings.evaluation, do_eval=False),
             search=replace(settings.search, hp_search=False),
         )
-    accumulation = settings.training.gradient_accumulation_steps
-    with session(settings.run, settings.precision, accumulation) as accelerator:
+    with session(settings.run, settings.precision, settings.training) as accelerator:
         if settings.run.do_train:
             fine_tune(settings, accelerator)
         if settings.evaluation.do_eval:

@@ -86,6 +86,39 @@ ALIASES = {
 }
 
 
+# Flags of the published scripts, of transformers' and of earlier versions that no script here has,
+# each with what to use instead. A script that has one reads it as its own.
+REPLACEMENTS = {
+    "local_rank": "leave it out: torchrun says the rank by a variable",
+    "server_ip": "leave it out: a debugger attaches by `python -m debugpy --listen`",
+    "server_port": "leave it out: a debugger attaches by `python -m debugpy --listen`",
+    "eval_all_checkpoints": "run_glue.py --do_eval has it",
+    "evaluation_strategy": "use --eval_strategy steps",
+    "eval_steps": "use --logging_steps, at which the dev set is evaluated as well",
+    "save_strategy": "use --save_steps N, or 0 for no checkpoints",
+    "save_safetensors": "leave it out: weights are safetensors; see --save_format",
+    "logging_dir": "leave it out: curves are in the folder `runs` of --output_dir",
+    "logging_strategy": "use --logging_steps",
+    "greater_is_better": "leave it out: every metric here is maximised",
+    "warmup_proportion": "use --warmup_ratio",
+    "half_precision_backend": "use --bf16, or --fp16",
+    "bf16_full_eval": "use --dtype bf16",
+    "fp16_full_eval": "use --dtype fp16",
+    "deepspeed": "leave it out: these models fit one device; torchrun trains data-parallel",
+    "fsdp": "leave it out: these models fit one device; torchrun trains data-parallel",
+    "compile": "use --torch_compile",
+    "pad_to_max_length": "leave it out: batches are padded to their longest example",
+    "group_by_length": "leave it out: batches are of like lengths",
+    "push_to_hub": "use push_to_hub.py on the trained folder",
+    "hub_model_id": "use push_to_hub.py on the trained folder",
+    "token": "set the variable HF_TOKEN",
+    "use_auth_token": "set the variable HF_TOKEN",
+    "hub_token": "set the variable HF_TOKEN",
+    "vary": "use sweep_exits.py --grid KEY=VALUES",
+    "runtime": "ONNX Runtime alone runs exported files: leave it out",
+}
+
+
 # Declaring flags.
 
 
@@ -209,10 +242,13 @@ class FlagParser(argparse.ArgumentParser):
     def parse_args(  # pyrefly: ignore[bad-override]
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
-        """Parse a command line; for an unknown flag, print the nearest and exit with status 2."""
+        """Parse a command line; for an unknown flag, say what to use, and exit with status 2."""
         values, unknown = self.parse_known_args(args)
         if unknown:
             flag = unknown[0].partition("=")[0]
+            replacement = REPLACEMENTS.get(flag.removeprefix("--"))
+            if replacement:
+                self.error(f"there is no flag {flag}: {replacement}")
             nearest = difflib.get_close_matches(flag, self._option_string_actions)
             advice = f"did you mean {' or '.join(nearest)}?" if nearest else "--help lists all"
             self.error(f"unknown flag {flag}; {advice}")

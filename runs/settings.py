@@ -78,6 +78,16 @@ class Schedule:
         FREE,
     )
     save_steps: int = option(5000, "steps between checkpoints; 0: no checkpoints", FREE)
+    gradient_checkpointing: bool = option(
+        False,
+        "keep no activations within layers, and compute them again for the gradients: less memory, "
+        "the same training",
+        FREE,
+    )
+    torch_compile: bool = option(False, "train by torch.compile; evaluation is not compiled")
+    torch_compile_backend: str = option(
+        "inductor", "backend of --torch_compile", choices=("inductor", "aot_eager", "eager")
+    )
 
 
 class ScriptSettings(Protocol):

@@ -80,6 +80,8 @@ class Trainer:
         self.clock = time.monotonic()
         self.directory = Path(run.output_dir)
         self.clipped = clipped_parameters(state.optimizer)
+        if training.gradient_checkpointing:
+            state.model.activation_checkpointing_enable()
         # What is called for the loss: a model, or an objective around it.
         self.model, self.optimizer = accelerator.prepare(
             state.objective or state.model, state.optimizer

@@ -1,12 +1,13 @@
 """Flags: their ranges, and files of them."""
 
+import re
 from dataclasses import dataclass, fields
 
 import pytest
 from transformers import TrainingArguments
 
 from elbert import UserError
-from runs.flags import ALIASES, Allowed, as_dict, option, parse
+from runs.flags import ALIASES, REPLACEMENTS, Allowed, as_dict, flags_of, option, parse
 from runs.settings import GROUPS, TrainingSettings
 
 
@@ -35,6 +36,8 @@ def test_flags_become_the_values_of_a_dataclass():
         ("--counts 3 0", "argument --counts: 0: allowed is a whole number of at least 1"),
         ("--counts x", "argument --counts: x: allowed is a whole number of at least 1"),
         ("--sha 0.5", "error: unknown flag --sha; did you mean --share?\n"),
+        ("--local_rank=0", "error: there is no flag --local_rank: leave it out: torchrun says"),
+        ("--evaluation_strategy steps", "--evaluation_strategy: use --eval_strategy steps\n"),
         ("--counts 3 --zzz", "error: unknown flag --zzz; --help lists all\n"),
     ],
 )
@@ -45,6 +48,14 @@ def test_what_is_not_allowed_is_said(flags, message, capsys):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_what_is_advised_in_place_of_a_flag_are_flags_that_there_are():
+    """And a flag that run_glue.py has is not said to be gone."""
+    ours = {flag.name for group in GROUPS for flag in flags_of(group)}
+    assert ours & REPLACEMENTS.keys() == {"eval_all_checkpoints"}  # other scripts lack it
+    advised = set(re.findall(r"--(\w+)", " ".join(REPLACEMENTS.values())))
+    assert advised - ours == {"listen", "grid"}  # of others
 
 
 def test_transformers_names_of_flags_mean_the_same():

@@ -23,9 +23,11 @@ from elbert import Classifier, load_pretrained, load_tokenizer
 from elbert.cpu_packing import EMULATED, is_emulated
 from glue.splits import read_examples
 from glue.tasks import get_task
+from modes import MODES
 from tests.berts import save, tiny_encoder
 from tests.commands import ROOT, edit_key, ran, report_of, scalars
 from tests.conftest import PAIRS, RTE_LABELS, edit_json, sentence, slow, tsv, write_sts_b
+from tests.forks import assert_same_weights
 
 LABELS = ("contradiction", "entailment", "neutral")
 
@@ -79,6 +81,55 @@ def test_mixed_precision_trains_float32_weights(mode, glue, tmp_path, caplog):
     assert (f"--bf16: {EMULATED}" in caplog.text) == is_emulated(torch.bfloat16, "cpu")
     weights = load_file(tmp_path / "model.safetensors")
     assert {tensor.dtype for tensor in weights.values()} == {torch.float32}
+
+
+@pytest.mark.parametrize("mode", ["elbert", "ponder_albert", "albert_act"])
+def test_gradient_checkpointing_keeps_fewer_bytes_and_trains_the_same_weights(
+    mode, glue, tmp_path, monkeypatch
+):
+    kept = []  # bytes for the gradients, after each forward
+
+    def counted(model, *arguments, **inputs):
+        sizes = {}
+        with torch.autograd.graph.saved_tensors_hooks(
+            lambda tensor: sizes.update({tensor.data_ptr(): tensor.nbytes}) or tensor,
+            lambda tensor: tensor,
+        ):
+            output = forward(model, *arguments, **inputs)
+        kept.append(sum(sizes.values()))
+        return output
+
+    model_class = MODES[mode].model_class
+    forward = model_class.forward
+    monkeypatch.setattr(model_class, "forward", counted)
+    flags = ("--model_type", mode, "--do_train", "--max_steps", 2)
+    glue(tmp_path / "plain", *flags).done()
+    glue(tmp_path / "checkpointed", *flags, "--gradient_checkpointing").done()
+    assert_same_weights(tmp_path / "plain", tmp_path / "checkpointed")
+    assert len(kept) == 4
+    assert max(kept[2:]) < 0.7 * min(kept[:2])
+
+
+@pytest.mark.slow
+def test_torch_compile_trains_the_same_weights(glue, tmp_path):
+    flags = ("--do_train", "--max_steps", 2)
+    glue(tmp_path / "plain", *flags).done()
+    compiled = ("--torch_compile", "--torch_compile_backend", "eager", "--do_eval")
+    glue(tmp_path / "compiled", *flags, *compiled).done()
+    torch.testing.assert_close(
+        load_file(tmp_path / "compiled/model.safetensors"),
+        load_file(tmp_path / "plain/model.safetensors"),
+        atol=1e-5,
+        rtol=0,
+    )
+
+
+@pytest.mark.parametrize("name", ["FSDP", "DEEPSPEED"])
+def test_an_accelerate_configuration_that_spreads_a_model_is_refused(name, glue, tmp_path):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(f"ACCELERATE_USE_{name}", "true")
+        glue(tmp_path / "out", "--do_train").refused(f"ACCELERATE_USE_{name}", "torchrun")
+    assert not (tmp_path / "out").exists()
 
 
 def test_prediction_writes_the_official_file_and_the_details(trained, glue, rte):
@@ -192,8 +243,9 @@ def test_a_checkpoint_is_evaluated_as_it_was_in_training(glue, script, tmp_path)
     assert f"{checkpoint}/training_state.json: taken from it" in told
     assert report_of(checkpoint)["acc_per_layer"] == pytest.approx(curves[1])
     script(sweep_exits.main, "--model_dir", checkpoint, "--tables_only").done()
-    assert Classifier(checkpoint).max_length == 32
-    assert Classifier(checkpoint).tokenizer.do_lower_case
+    classify = Classifier(checkpoint)
+    assert classify.max_length == 32
+    assert classify.tokenizer.tokenize("A MAN") == classify.tokenizer.tokenize("a man")
     # All of them, in one table.
     everything = ("--do_eval", "--eval_all_checkpoints", "--output_dir", out)
     table = script(run_glue.main, *everything).done().out.partition("| model |")[2]

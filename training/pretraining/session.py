@@ -21,11 +21,7 @@ def text_session(settings: TextScript, writes: bool) -> Iterator[Accelerator]:
     it is said before the training.
     """
     run, evaluation = settings.run, settings.evaluation
-    accelerator = make_accelerator(
-        run.no_cuda,
-        "bf16" if run.bf16 else "no",
-        gradient_accumulation_steps=settings.training.gradient_accumulation_steps,
-    )
+    accelerator = make_accelerator(run.no_cuda, "bf16" if run.bf16 else "no", settings.training)
     start_script(accelerator, run.seed)
     if writes:
         check_output_dir(run, writes)
