@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from answers.figures import ExitsPicture, exits_figure
-from answers.measures import labels_of, layer_curve, layer_table, metrics_of
+from answers.measures import labels_of, layer_curve, layer_table, metrics_of, predictions_of
 from answers.metric import TOLERANCE, MetricAtCost
 from answers.predict import (
     Batches,
@@ -28,7 +29,7 @@ from answers.sweep import Recording, configured_frontier
 from elbert.exits.model import ElbertForSequenceClassification
 from elbert.export.loops import DepthLoop
 from elbert.ponder.model import PonderAlbertClassifier
-from elbert.rules import exits_by_window, layer_answers, scan
+from elbert.rules import exits_by_window, layer_answers, scan_answers
 from elbert_base.exit_settings import describe
 from glue.features import Features
 from modes.base import DevEvaluation, Mode
@@ -41,6 +42,7 @@ class LayerSummary:
     """What every layer says, and what other settings of the rule would do: from a recording."""
 
     same_exit_layer: float  # share of the examples that exit where the recorded layers let them
+    same_answer: float | None  # share that get the recorded layers' class; None for values
     curve: list[float]  # the task's main metric of every layer
     frontier: dict[str, list[list[float]]]  # see `configured_frontier`
 
@@ -68,6 +70,8 @@ class ExitSummary(DepthSummary):
         if self.layers:
             # The recording is in float32, whatever the run's number type.
             values["same_exit_layer_as_fp32"] = self.layers.same_exit_layer
+            if self.layers.same_answer is not None:
+                values["same_answer_as_fp32"] = self.layers.same_answer
             values[f"{self.metric_name}_per_layer"] = self.layers.curve
             values["frontier"] = self.layers.frontier
         return values
@@ -86,6 +90,8 @@ class ExitSummary(DepthSummary):
             lines.append(f"{self.metric_name.replace('_', ' ')} per layer = [{numbers}]")
             if shows_same_exits:
                 lines.append(f"exit layers as in fp32 = {self.layers.same_exit_layer:.4f}")
+                if self.layers.same_answer is not None:
+                    lines.append(f"answers as in fp32 = {self.layers.same_answer:.4f}")
         return lines
 
 
@@ -261,16 +267,23 @@ def exit_summary(job: Job, predictions: Predictions, recorded: Predictions | Non
         exit_sample_ratio=1 - exits_per_layer[-1].item() / len(lengths),
         exits_per_layer=exits_per_layer.tolist(),
         metric_name=job.task.primary_metric,
-        layers=None if recorded is None else layer_summary(job, exit_layer, recorded),
+        layers=None if recorded is None else layer_summary(job, predictions, recorded),
     )
 
 
-def layer_summary(job: Job, exit_layer: Tensor, recorded: Predictions) -> LayerSummary:
-    """Summarise the recorded layers; exit_layer: of the run, (examples,)."""
+def layer_summary(job: Job, predictions: Predictions, recorded: Predictions) -> LayerSummary:
+    """Summarise the recorded layers, and compare them with the predictions of a run."""
     rule = job.config.exit_rule()
-    is_same = scan(rule, recorded) == exit_layer
+    recorded_logits, recorded_exits = scan_answers(rule, recorded)
+    is_same = recorded_exits == predictions["exit_layer"]
+    same_answer = None
+    if not job.task.is_regression:
+        both = (predictions["logits"], recorded_logits)
+        answers, recorded_answers = (predictions_of(x, job.task.multi_label) for x in both)
+        same_answer = float(np.mean(answers == recorded_answers))
     return LayerSummary(
         same_exit_layer=is_same.float().mean().item(),
+        same_answer=same_answer,
         curve=layer_curve(job.task, layer_answers(rule, recorded), labels_of(job.features)),
         frontier=frontier_of(job, recorded),
     )

@@ -41,14 +41,18 @@ def test_a_recording_adds_every_layer_to_the_summary():
     recorded = record_layers(job)
     predictions = run_all(job, run_of(job))
     depth = exit_summary(job, predictions, recorded)
-    assert depth.layers.same_exit_layer == 1.0
+    assert (depth.layers.same_exit_layer, depth.layers.same_answer) == (1.0, 1.0)
     assert depth.layers.curve == [accuracy(job, torch.full((8,), n), recorded) for n in range(1, 5)]
     assert list(depth.as_json()) == [
         *("computation_cost", "average_layer", "num_layers", "exit_sample_ratio"),
-        *("exits_per_layer", "flops_ratio", "same_exit_layer_as_fp32", "acc_per_layer", "frontier"),
+        *("exits_per_layer", "flops_ratio", "same_exit_layer_as_fp32", "same_answer_as_fp32"),
+        *("acc_per_layer", "frontier"),
     ]
     assert len(depth.lines(shows_same_exits=False)) == 3
-    assert depth.lines(shows_same_exits=True)[3] == "exit layers as in fp32 = 1.0000"
+    assert depth.lines(shows_same_exits=True)[3:] == [
+        "exit layers as in fp32 = 1.0000",
+        "answers as in fp32 = 1.0000",
+    ]
 
 
 @pytest.fixture

@@ -119,7 +119,7 @@ def model_of(request) -> Callable[[str], Path]:
 
 EXITS = (
     "computation_cost average_layer num_layers exit_sample_ratio exits_per_layer flops_ratio "
-    "same_exit_layer_as_fp32 acc_per_layer frontier"
+    "same_exit_layer_as_fp32 same_answer_as_fp32 acc_per_layer frontier"
 ).split()
 UPDATES = (
     "computation_cost mean_updates maximum_updates updates_per_token_class tokens_per_updates "
