@@ -16,7 +16,7 @@ from elbert_base.errors import UserError
 from elbert_base.exit_settings import layer_count, overriding_file, read_exit_file
 from elbert_base.files import has_weights, read_json
 from elbert_base.keys import SIZES, keys_of, nearest_names, parse_value
-from runs.files import write_json
+from runs.files import locked, write_json
 from runs.flags import FlagParser
 from runs.processes import run_script
 
@@ -42,6 +42,13 @@ def change(directory: Path, key: str, text: str) -> Edit:
     Raises UserError, and leaves the file as it is, for an unknown key, for one that fixes the shape
     of weights that are there, and for a value that is not allowed.
     """
+    # One command at a time, from reading to writing: the other's change must not be lost.
+    with locked(directory / "config.json"):
+        return change_alone(directory, key, text)
+
+
+def change_alone(directory: Path, key: str, text: str) -> Edit:
+    """Do what `change` does, where no other command changes the folder's keys meanwhile."""
     config_path = directory / "config.json"
     config = read_json(config_path)
     table = keys_of(config.get("model_type"))

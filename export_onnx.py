@@ -112,7 +112,7 @@ def main() -> None:
     feeds = list(calibration_feeds(folder, model, texts)) if texts else []
 
     facts = {
-        **provenance(as_dict(settings), weights=used.weights).for_others(),
+        **provenance(as_dict(settings), used.model_hashes).for_others(),
         **describe_model(model),
         "rule_sources": rule.sources,
     }

@@ -25,11 +25,11 @@ from elbert_base.keys import keys_of
 from glue.tasks import TASKS
 from runs.console import markdown_table
 from runs.files import as_json
-from runs.fingerprint import fingerprint
+from runs.fingerprint import differences, fingerprint
 from runs.flags import option, parse
 from runs.folder import RunFolder
 from runs.processes import run_script
-from runs.provenance import PASSWORD, training_flags
+from runs.provenance import HASHES, PASSWORD, training_flags
 from runs.used_files import UsedFiles
 
 CARD = "README.md"
@@ -113,7 +113,8 @@ class Evaluation:
         rule: the exit settings by key.
         remarks: what is suspect in the results.
         validation_file: the evaluated table; None for a task of GLUE.
-        weights, data: hashes of the weights and of the data.
+        hashes: of the data and of the model, by the names of `model_hashes`.
+        onnx: the exported file that was evaluated; None for the model itself.
     """
 
     task: str
@@ -123,30 +124,35 @@ class Evaluation:
     rule: Mapping[str, Any]
     remarks: Sequence[str]
     validation_file: str | None
-    weights: str
-    data: str | None
+    hashes: Mapping[str, str]
+    onnx: str | None
 
     @classmethod
     def from_json(cls, results: Mapping[str, Any]) -> Self:
-        """Read the content of an eval_results.json."""
+        """Read the content of an eval_results.json.
+
+        Raises KeyError, TypeError, ValueError or AttributeError for another program's.
+        """
         provenance = results["provenance"]
-        costs = {name: results[name] for name in ("computation_cost", "flops_ratio")}
+        numbers = {**results["metrics"]}
+        for name in ("computation_cost", "flops_ratio"):
+            numbers[name] = results[name]
         return cls(
-            task=results["task"],
-            dataset=results.get("dataset", "unknown"),
-            examples=results["examples"],
-            numbers={**results["metrics"], **costs},
-            rule=results["rule"],
-            remarks=results.get("remarks", ()),
+            task=str(results["task"]),
+            dataset=str(results.get("dataset", "unknown")),
+            examples=int(results["examples"]),
+            numbers={name: float(value) for name, value in numbers.items()},
+            rule={**results["rule"]},
+            remarks=[str(remark) for remark in results.get("remarks", ())],
             validation_file=provenance["flags"].get("validation_file"),
-            weights=provenance["weights"],
-            data=provenance.get("data"),
+            hashes={name: str(provenance[name]) for name in HASHES if name in provenance},
+            onnx=results.get("onnx"),
         )
 
     @property
     def identity(self) -> str:
         """Hash of what the numbers belong to: weights, data and exit settings."""
-        return fingerprint(self.weights, self.data, sorted(self.rule.items()))
+        return fingerprint(sorted(self.hashes.items()), sorted(self.rule.items()))
 
 
 @dataclass(frozen=True)
@@ -167,30 +173,36 @@ class HubData:
 # The evaluation.
 
 
-def read_evaluation(folder: Path, weights: str) -> Evaluation:
+def read_evaluation(folder: Path, model_hashes: Mapping[str, str]) -> Evaluation:
     """Read the eval_results.json of a model.
 
-    weights: the hash of the folder's weights.
+    model_hashes: of the folder's weights, tokenizer and configuration, by these names.
 
-    Raises UserError unless it is of the weights and exit settings that the folder has now.
+    Raises UserError unless it is of these, and of the exit settings that the folder has now.
     """
     path = find_file(folder, "eval_results.json")
     config_path = find_file(folder, "config.json")
     if not path or not config_path:
         raise UserError(f"{folder} has no evaluation: run run_glue.py --do_eval first")
-    evaluation = Evaluation.from_json(read_json(path))
+    try:
+        evaluation = Evaluation.from_json(read_json(path))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{path} is not as an evaluation writes it ({error!r:.100}): evaluate again, with "
+            "run_glue.py --do_eval"
+        ) from error
     model_type = read_json(config_path).get("model_type")
     rule = dict(resolve(folder, keys_of(model_type)).values)
-    if evaluation.weights != weights:
-        difference = "weights"
-    elif evaluation.rule != rule:
-        difference = "exit settings"
+    changed = list(differences(evaluation.hashes, model_hashes))
+    if evaluation.rule != rule:
+        changed.append("exit settings")
+    if changed:
+        reason = f"is of other {' and '.join(changed)} than {folder} has now"
+    elif evaluation.onnx:
+        reason = f"is of the exported file {evaluation.onnx}, not of the model in {folder}"
     else:
         return evaluation
-    raise UserError(
-        f"{path} is of other {difference} than {folder} has now: evaluate again, with run_glue.py "
-        "--do_eval"
-    )
+    raise UserError(f"{path} {reason}: evaluate again, with run_glue.py --do_eval")
 
 
 def hub_data(evaluation: Evaluation) -> HubData:
@@ -307,13 +319,13 @@ def update_card(settings: HubSettings, used: UsedFiles) -> None:
     card = folder / CARD
     results = RunFolder(folder)
     if not card.exists() or results.has_own(CARD):
-        text = str(model_card(settings, read_evaluation(folder, used.weights)))
+        text = str(model_card(settings, read_evaluation(folder, used.model_hashes)))
         used.check()
         results.write_text(CARD, text)
         print(f"written: {card}")
         return
     quoted = quoted_evaluation(card)
-    if quoted and quoted != read_evaluation(folder, used.weights).identity:
+    if quoted and quoted != read_evaluation(folder, used.model_hashes).identity:
         raise UserError(
             f"{card}, which was edited, has the numbers of an earlier evaluation: rename it, and "
             "give the command again for a new one to copy from"

@@ -17,7 +17,7 @@ from elbert_base.files import read_regular_file
 from runs.files import locked, write_text
 from runs.fingerprint import differences
 from runs.folder import RunFolder
-from runs.provenance import provenance_in
+from runs.provenance import HASHES, provenance_in
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +76,8 @@ class Report:
     def write(self, folder: Path, trained: Path, out_mode: str) -> None:
         """Write eval_results.txt and .json into `folder`, and the report's files; print where.
 
-        One warning for rows of other weights or data that this evaluation's row would stand beside.
+        One warning for rows of another model, or of other data, that this evaluation's row would
+        stand beside.
 
         Args:
             folder: of the results.
@@ -97,10 +98,10 @@ class Report:
         print("written:", *(f"  {os.path.abspath(path)}" for path in paths), sep="\n")
 
     def warn_of_other_rows(self, rows_path: Path, summary_path: Path) -> None:
-        """Warn where the last evaluation was of other weights or data than this one."""
+        """Warn where the last evaluation was of another model or other data than this one."""
         now = self.summary.origin.provenance.as_json()
         changed = differences(provenance_in(summary_path), now)
-        names = [name for name in ("weights", "data") if name in changed]
+        names = [name for name in HASHES if name in changed]
         if names:
             logger.warning(
                 "%s holds rows of other %s; --out_mode one starts it anew",

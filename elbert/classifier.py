@@ -13,7 +13,7 @@ from transformers import TextClassificationPipeline
 from transformers.utils import ModelOutput
 
 from elbert_base.errors import UserError
-from elbert_base.files import has_weights, local_folder, weights_hash
+from elbert_base.files import local_folder, model_hashes
 from elbert_base.runtime import keep_to_quota, noticing_contention
 
 from .configuration import AdaptiveConfig, EarlyExitConfig, ElbertConfig, config_class_of
@@ -126,7 +126,7 @@ class Classifier:
             raise UserError(f"onnx = {onnx}: no such file, neither here nor in {folder}")
         self.onnx = os.path.abspath(path)
         config = load_config(folder, config_class_of(mode_in(folder)) or ElbertConfig)
-        return OnnxFile(self.onnx, config, weights_hash(folder) if has_weights(folder) else "")
+        return OnnxFile(self.onnx, config, model_hashes(folder))
 
     def usable_length(self, max_length: int | None) -> int:
         """Return the number of tokens at which a text is cut; raises UserError for too few."""

@@ -25,6 +25,12 @@ from .loading.configs import label_names
 
 Result = TypeVar("Result")
 
+# What is compared with the model, and what an error calls it.
+OTHER = {
+    "weights": "other weights",
+    "tokenizer": "another tokenizer",
+    "configuration": "another configuration",
+}
 EXPORT_AGAIN = "export it again with export_onnx.py"
 
 
@@ -53,7 +59,7 @@ class FileMetadata:
         labels: names of its classes, in the order of the logits.
         rule: its exit keys, by name.
         dtype: number type of the file's matrix products: fp32, or int8.
-        weights: the hash of its weights; None where the file does not say.
+        hashes: of its weights, tokenizer and configuration, as far as the file says them.
     """
 
     model_type: Any
@@ -61,7 +67,7 @@ class FileMetadata:
     labels: list[Any]
     rule: dict[str, Any]
     dtype: Any
-    weights: Any
+    hashes: dict[str, Any]
 
     @classmethod
     def from_json(cls, texts: Mapping[str, str]) -> "FileMetadata":
@@ -75,7 +81,7 @@ class FileMetadata:
             labels=list(json.loads(texts["labels"])),
             rule={**json.loads(texts["rule"])},
             dtype=json.loads(texts["dtype"]),
-            weights=json.loads(texts.get("weights", "null")),
+            hashes={name: json.loads(texts[name]) for name in OTHER if name in texts},
         )
 
 
@@ -91,7 +97,8 @@ class OnnxFile:
     Args:
         path: the file.
         config: the configuration of the model that it stands for.
-        weights: the hash of that model's weights; "" leaves it unchecked.
+        model_hashes: hashes of that model's weights, tokenizer and configuration, by these names;
+            one that is left out is not compared.
 
     Attributes:
         depth_output: name of the output that says how deep an example went: its exit layer, or the
@@ -106,10 +113,13 @@ class OnnxFile:
 
     Raises:
         UserError: the file is missing, is not one of export_onnx.py, or was exported from a model
-            of other weights, or one that differs in what no input of the file sets.
+            of other weights, another tokenizer or another configuration, or one that differs in
+            what no input of the file sets.
     """
 
-    def __init__(self, path: str | Path, config: AdaptiveConfig, weights: str = "") -> None:
+    def __init__(
+        self, path: str | Path, config: AdaptiveConfig, model_hashes: Mapping[str, str] = {}
+    ) -> None:
         self.path = path
         self.config = config
         self.depth_output = "exit_layer" if isinstance(config, EarlyExitConfig) else "updates"
@@ -123,8 +133,8 @@ class OnnxFile:
         self.settings = {name: x for name, x in number_types.items() if name in metadata.rule}
         self.inputs = [name for name in number_types if name not in self.settings]
         self.provenance = {"onnx": str(path), "onnxruntime": version("onnxruntime")}
-        self.check_weights(metadata, weights)
         self.check_config()
+        self.check_hashes(model_hashes)
 
     def read_metadata(self) -> FileMetadata:
         """Read what the file says of its model; raises UserError for another program's file."""
@@ -151,13 +161,14 @@ class OnnxFile:
             types[value.name] = np.float32 if "float" in value.type else np.int64
         return types
 
-    def check_weights(self, metadata: FileMetadata, weights: str) -> None:
-        """Raise UserError for a file of other weights than those with the hash `weights`."""
-        is_known = weights != "" and metadata.weights is not None
-        if is_known and metadata.weights != weights:
-            raise UserError(
-                f"{self.path}: exported from other weights than the model now has; {EXPORT_AGAIN}"
-            )
+    def check_hashes(self, model_hashes: Mapping[str, str]) -> None:
+        """Raise UserError for a file of another model than the one with these hashes."""
+        for name, exported in self.metadata.hashes.items():
+            if model_hashes.get(name, exported) != exported:
+                raise UserError(
+                    f"{self.path}: exported from {OTHER[name]} than the model now has; "
+                    f"{EXPORT_AGAIN}"
+                )
 
     def check_config(self) -> None:
         """Raise UserError where the model differs now in something that no input sets."""

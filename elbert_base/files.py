@@ -10,6 +10,7 @@ from typing import Any
 
 from elbert_base.errors import UserError
 from elbert_base.families import check_family
+from elbert_base.keys import keys_of
 
 # The first that exists is read. An index names the files of a checkpoint in shards.
 INDEX_ENDING = ".index.json"
@@ -18,6 +19,22 @@ WEIGHT_FILES = (
     f"model.safetensors{INDEX_ENDING}",
     "pytorch_model.bin",
     f"pytorch_model.bin{INDEX_ENDING}",
+)
+# Whatever a tokenizer may be read from.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+)
+# Keys of a config.json that change no answer.
+IDLE_KEYS = frozenset(
+    {"exit_config_path", "my_out_dir", "_name_or_path", "transformers_version", "dtype"}
 )
 # Beside the weights.
 HUB_FILES = ["*.json", "spiece.model", "sentencepiece.bpe.model", "vocab.txt", "merges.txt"]
@@ -159,6 +176,29 @@ def file_hash(path: str | Path) -> str:
 def weights_hash(source: str | Path) -> str:
     """Return the SHA-256 of a checkpoint's file of weights, or of all its files where in shards."""
     return joint_hash([file_hash(path) for path in weight_files(source)])
+
+
+def model_hashes(folder: str | Path) -> dict[str, str]:
+    """Return SHA-256 of all that a model's answers follow from but its exit keys, by their names.
+
+    They are `weights`, `tokenizer` and `configuration`; what is not in the folder is left out. The
+    exit keys are left out because they may be changed at any time, and stand in every result.
+    """
+    hashes = {}
+    if has_weights(folder):
+        hashes["weights"] = weights_hash(folder)
+    paths = [Path(folder) / name for name in TOKENIZER_FILES]
+    tokenizer_files = [path for path in paths if path.is_file()]
+    if tokenizer_files:
+        hashes["tokenizer"] = joint_hash([file_hash(path) for path in tokenizer_files])
+    config_file = Path(folder) / "config.json"
+    if config_file.is_file():
+        config = read_json(config_file)
+        ignored = IDLE_KEYS | keys_of(config.get("model_type")).exit_keys.keys()
+        values = {key: value for key, value in config.items() if key not in ignored}
+        text = json.dumps(values, sort_keys=True)
+        hashes["configuration"] = hashlib.sha256(text.encode()).hexdigest()
+    return hashes
 
 
 def joint_hash(hashes: Sequence[str]) -> str:

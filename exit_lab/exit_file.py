@@ -8,7 +8,8 @@ from elbert_base.exit_settings import EXIT_FILE, Setting, describe, read_exit_fi
 from elbert_base.files import read_json
 from exit_lab.choice import Choice, Parts
 from exit_lab.compare import held_out_report
-from runs.files import write_json
+from runs.files import locked, write_json
+from runs.folder import RunFolder
 from runs.job import Job
 
 
@@ -25,9 +26,10 @@ def save_choice(
     setting = swept.config.keys_read(**swept.settings[choice.setting])
     print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
     print(held_out_report(swept, choice.setting, parts, seed))
-    job.check_unchanged()
-    write_exit_file(directory, job, swept, setting)
-    point_to_exit_file(directory)
+    with locked(directory / "config.json"):  # change_config.py edits both files as well
+        job.check_unchanged()
+        write_exit_file(directory, job, swept, setting)
+        point_to_exit_file(directory)
 
 
 def write_exit_file(directory: Path, job: Job, swept: Sweep, setting: Setting) -> None:
@@ -43,7 +45,8 @@ def write_exit_file(directory: Path, job: Job, swept: Sweep, setting: Setting) -
     if calibration:
         content["exit_calibration"] = calibration  # which all rules read
     content["provenance"] = job.origin.provenance.for_others()
-    write_json(path, content)
+    # One that a user wrote or edited is put aside.
+    RunFolder(directory).write_json(EXIT_FILE, content)
     print(f"written to {path}; the next evaluation of {directory} uses it")
 
 

@@ -15,7 +15,6 @@ from answers.predict import is_main
 from answers.scores import remarks
 from answers.sweep import Grids, Recording, Sweep, make_grids, sweep, sweepable
 from elbert.configuration import EarlyExitConfig
-from elbert.cpu_packing import cast_layers, dtype_of
 from elbert.rules import certainty, exit_scores, layer_answers, scan
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import Setting
@@ -116,7 +115,7 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
         flags=as_dict(*request),
         batch_size=data.batch_size,
     )
-    cast_layers(job.model, dtype_of(flags.dtype, accelerator.device))
+    job = job.in_type(flags.dtype)
     config: EarlyExitConfig = job.config
     rules = list(dict.fromkeys(flags.rules or sweepable(config)))
     grid_texts = {}

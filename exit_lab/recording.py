@@ -11,13 +11,12 @@ from answers.measures import labels_of
 from answers.predict import Predictions, is_main, record_layers
 from answers.sweep import Recording, flops_of
 from elbert_base.errors import UserError
+from elbert_base.files import IDLE_KEYS
 from runs.fingerprint import fingerprint
 from runs.folder import RunFolder
 from runs.job import Job
 
 RECORDING = "all_logits.safetensors"
-# Keys of a config.json that change no answer; nor do the keys of the exit rule.
-IDLE_KEYS = {"exit_config_path", "my_out_dir", "_name_or_path"}
 
 
 def load_or_record(folder: Path, job: Job) -> Recording:
@@ -39,7 +38,7 @@ def load_or_record(folder: Path, job: Job) -> Recording:
         content = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": current})
         RunFolder(folder).write(RECORDING, lambda file: file.write(content))
     elif is_main():
-        print(f"{path} reused: its weights and data are these")
+        print(f"{path} reused: its weights, data and number type are these")
     tensors = dict(tensors)
     tensors.pop("labels", None)
     if job.batch_size > 1:  # the times are those of whole batches
@@ -54,7 +53,9 @@ def recording_fingerprint(job: Job) -> str:
         key: value for key, value in sorted(job.config.to_dict().items()) if key not in ignored
     }
     weights, data = job.origin.provenance.weights, job.features.digest()
-    return fingerprint(values, job.batch_size, weights, data)
+    # The number type changes answers; so do device and threads, at times, and always the latency.
+    computed_with = (job.origin.dtype, str(job.model.device), torch.get_num_threads())
+    return fingerprint(values, job.batch_size, weights, data, computed_with)
 
 
 def record_anew(job: Job, reason: str) -> Predictions:
@@ -83,7 +84,7 @@ def read_recording(path: Path, current: str) -> tuple[dict[str, torch.Tensor], s
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("fingerprint") != current:
-                return {}, "is of other weights or data"
+                return {}, "is of other weights, data, number type, device or threads"
             names = list(file.keys())
             return {name: file.get_tensor(name) for name in names}, ""
     except (OSError, SafetensorError):

@@ -317,9 +317,9 @@ def open_job(
         task=split.task,
         features=features,
         batch_size=batch_size,
-        file=OnnxFile(onnx, model.config, used.weights) if onnx else None,
+        file=OnnxFile(onnx, model.config, used.model_hashes) if onnx else None,
         origin=Origin(
-            provenance=provenance(flags, weights=used.weights, data=features.digest()),
+            provenance=provenance(flags, used.model_hashes, data=features.digest()),
             rule_sources=resolved.sources,
         ),
         used=used,

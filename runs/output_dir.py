@@ -164,6 +164,9 @@ def remove_results(model_dir: Path) -> None:
 
     exit_config.json, which was chosen for these weights, is put aside.
     """
+    exit_file = results_folder(model_dir, "") / EXIT_FILE
+    if exit_file.is_file():  # first, since --pick has put it on the list of results
+        put_aside(exit_file, "was chosen for the weights before")
     for folder in folders_of_results(model_dir):
         removed = RunFolder(folder).remove()
         if resolve_within(folder, "sweep"):
@@ -172,9 +175,6 @@ def remove_results(model_dir: Path) -> None:
             logger.info(
                 "Removed from %s, results of the weights before: %s", folder, sorted(removed)
             )
-    exit_file = results_folder(model_dir, "") / EXIT_FILE
-    if exit_file.is_file():
-        put_aside(exit_file, "was chosen for the weights before")
 
 
 def folders_of_results(model_dir: Path) -> list[Path]:

@@ -17,8 +17,9 @@ from elbert_base.errors import UserError
 from elbert_base.files import read_json
 from runs.processes import ROOT
 
+HASHES = ("weights", "tokenizer", "configuration", "data")
 # What a file that is sent or exported says of its origin: no command line, and no flags with paths.
-PUBLIC_FIELDS = ("weights", "data", "commit", "versions")
+PUBLIC_FIELDS = (*HASHES, "commit", "versions")
 PASSWORD = r"(\w+://[^/\s:@]*:)[^/\s@]+@"  # in a URL: scheme://user:password@host
 STATE = "training_state.json"  # of a checkpoint
 LIBRARIES = ("torch", "transformers", "tokenizers", "accelerate", "numpy")
@@ -33,13 +34,15 @@ class Provenance:
     commit: str | None  # of the project; None outside a checkout
     versions: Mapping[str, str]  # of Python and the libraries
     weights: str = ""  # SHA-256 of the model's weights; "" where there are none
+    tokenizer: str = ""  # SHA-256 of the tokenizer's files
+    configuration: str = ""  # SHA-256 of config.json without the exit keys
     data: str = ""  # fingerprint of the data; "" where there are none
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields by name, the hashes first, without those that are ""."""
         values = asdict(self)
         hashes = {}
-        for name in ("weights", "data"):
+        for name in HASHES:
             text = values.pop(name)
             if text:
                 hashes[name] = text
@@ -57,12 +60,14 @@ def without_password(value: Any) -> Any:
     return re.sub(PASSWORD, r"\1***@", value) if isinstance(value, str) else value
 
 
-def provenance(flags: Mapping[str, Any], weights: str = "", data: str = "") -> Provenance:
+def provenance(
+    flags: Mapping[str, Any], model_hashes: Mapping[str, str] = {}, data: str = ""
+) -> Provenance:
     """Describe where a result of this process comes from.
 
     Args:
         flags: all flags of the command.
-        weights: SHA-256 of the model's weights.
+        model_hashes: of the model's weights, tokenizer and configuration, by these names.
         data: fingerprint of the data.
     """
     script = Path(sys.argv[0]).name
@@ -77,7 +82,9 @@ def provenance(flags: Mapping[str, Any], weights: str = "", data: str = "") -> P
         },
         commit=commit(),
         versions=versions,
-        weights=weights,
+        weights=model_hashes.get("weights", ""),
+        tokenizer=model_hashes.get("tokenizer", ""),
+        configuration=model_hashes.get("configuration", ""),
         data=data,
     )
 

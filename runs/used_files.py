@@ -6,10 +6,11 @@ from pathlib import Path
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE
 from elbert_base.files import (
+    TOKENIZER_FILES,
     WEIGHT_FILES,
     file_hash,
     has_weights,
-    joint_hash,
+    model_hashes,
     read_json,
     resolve_within,
     weight_files,
@@ -17,7 +18,7 @@ from elbert_base.files import (
 
 
 class UsedFiles:
-    """What a result is computed from: a model's weights and exit rule, and files of data.
+    """What a result is computed from: a model's weights, tokenizer and configuration, and data.
 
     They are hashed before they are read and again before the result is written: a result must not
     stand beside a model or data that another process has changed in between.
@@ -29,7 +30,8 @@ class UsedFiles:
         results.write_json(...)
 
     Attributes:
-        weights: SHA-256 of the weights.
+        model_hashes: SHA-256 of the weights, the tokenizer and the configuration; see
+            `elbert_base.files.model_hashes`.
     """
 
     def __init__(self, model_dir: str | Path, *data: str | Path) -> None:
@@ -42,7 +44,8 @@ class UsedFiles:
         self.model_dir = Path(model_dir)
         self.data = [Path(path) for path in data]
         self.hashes = self.hash_files()
-        self.weights = joint_hash([self.hashes[path] for path in weight_files(model_dir)])
+        weight_files(model_dir)  # raises where there are none
+        self.model_hashes = model_hashes(model_dir)
 
     def check(self) -> None:
         """Raise UserError for a file that was changed, made or removed since."""
@@ -60,7 +63,7 @@ class UsedFiles:
 
     def files(self) -> Iterator[Path]:
         """Yield all that may be there: a file that is made later would change a result as well."""
-        for name in WEIGHT_FILES:
+        for name in (*WEIGHT_FILES, *TOKENIZER_FILES):
             yield self.model_dir / name
         if has_weights(self.model_dir):
             yield from weight_files(self.model_dir)  # shards as well

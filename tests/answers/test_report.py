@@ -32,7 +32,7 @@ def summary_of(cost=0.58812, exit_thres=0.1, weights="", scores=None, **metrics)
             "margin": 0.0,
             "range_tmp": 0.2,
         },
-        origin=Origin(provenance({}, weights=weights, data="d"), dtype="fp32"),
+        origin=Origin(provenance({}, {"weights": weights}, "d"), dtype="fp32"),
         batch_size=1,
         depth=DepthSummary(computation_cost=cost, flops_ratio=cost),
     )

@@ -24,7 +24,7 @@ def test_nothing_changed_is_no_error(model):
     used = UsedFiles(model, model.parent / "data")
     (model / "eval_results.json").write_text("{}")  # not what a result is computed from
     used.check()
-    assert used.weights == file_hash(model / "model.safetensors")
+    assert used.model_hashes["weights"] == file_hash(model / "model.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,7 @@ def test_nothing_changed_is_no_error(model):
         "pytorch_model.bin",
         "config.json",
         "exit_config.json",
+        "tokenizer.json",
         "rules/exit_config.json",
         "../data/part/0.arrow",
         "../data/part/1.arrow",

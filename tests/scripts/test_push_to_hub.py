@@ -10,8 +10,9 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import pipeline
 
 import push_to_hub
+import run_glue
 from elbert import EarlyExitPipeline
-from tests.commands import edit_key, report_of
+from tests.commands import edit_key, exit_status, report_of
 from tests.conftest import contents, edit_json, sentence
 
 
@@ -119,6 +120,36 @@ def test_a_card_is_true_and_never_written_over_one_s_own(script, glue, trained, 
     weights.write_bytes(weights.read_bytes()[:-1] + b"!")
     card.unlink()
     script(push_to_hub.main, *flags).refused("other weights", "evaluate again")
+
+
+@pytest.fixture(scope="module")
+def evaluated_once(trained_once, albert_dir, rte, tmp_path_factory) -> Path:
+    model = Path(shutil.copytree(trained_once, tmp_path_factory.mktemp("evaluated") / "RTE"))
+    assert exit_status(run_glue.main, "--output_dir", model, "--do_eval", "--no_cuda") == 0
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "word"),
+    [
+        ("tokenizer.json", b"dog", b"god", "tokenizer"),
+        ("config.json", b'"hidden_act": "gelu', b'"hidden_act": "relu', "configuration"),
+        ("config.json", b'"pooler_input": "cls"', b'"pooler_input": "mean"', "configuration"),
+        ("config.json", b'"0": "entailment"', b'"0": "Entailment"', "configuration"),
+        ("eval_results.json", b"{", b'{"onnx": "a.onnx",', "of the exported file a.onnx"),
+        ("eval_results.json", b'"acc": ', b'"acc": [], "b": ', "not as an evaluation writes it"),
+        ("eval_results.json", b'"rule": ', b'"rule": 3, "b": ', "not as an evaluation writes it"),
+    ],
+)
+def test_a_card_has_no_numbers_of_another_model(
+    name, old, new, word, script, evaluated_once, tmp_path
+):
+    model = Path(shutil.copytree(evaluated_once, tmp_path / "RTE"))
+    content = (model / name).read_bytes()
+    assert old in content
+    (model / name).write_bytes(content.replace(old, new, 1))
+    script(push_to_hub.main, "--model_dir", model).refused(word, "evaluate again")
+    assert not (model / "README.md").exists()
 
 
 def test_data_in_a_task_s_layout_is_not_called_by_its_name(script, glue, trained):

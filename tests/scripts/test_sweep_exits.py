@@ -128,7 +128,8 @@ def test_two_processes_record_what_one_does(place, sweep, tmp_path):
         assert {name for name in rows[0] if rows[0][name] != rows[1][name]} <= TIMES
 
 
-LOGITS, OTHERS = "models/rte/sweep/all_logits.safetensors", "is of other weights or data"
+LOGITS = "models/rte/sweep/all_logits.safetensors"
+OTHERS = "is of other weights, data, number type, device or threads"
 
 
 @pytest.mark.parametrize(
@@ -151,6 +152,16 @@ def test_a_recording_is_made_anew_where_it_is_of_something_else(place, sweep, na
     (place / name).write_bytes(changed)
     outcome = sweep(place, "rte", *QUICK).done()
     assert f"{reason}: recording 70 examples" in outcome.out
+
+
+def test_a_recording_of_another_number_type_is_not_reused(place, sweep):
+    recorded = []
+    for dtype in ("fp32", "bf16", "fp32"):
+        outcome = sweep(place, "rte", "--dtype", dtype, *QUICK).done()
+        assert "recording 70 examples" in outcome.out
+        recorded.append(load_file(place / LOGITS)["all_logits"])
+    assert torch.equal(recorded[0], recorded[2])
+    assert not torch.equal(recorded[0], recorded[1])
 
 
 def test_another_sweep_leaves_nothing_of_the_one_before(place, sweep):

@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerBase
 
 from elbert.cpu_packing import packed_copy
 from elbert.loading.weights import TensorDict
-from elbert_base.files import file_hash, weights_hash
+from elbert_base.files import file_hash, model_hashes
 from runs.console import markdown_table
 from runs.flags import as_dict
 from runs.folder import RunFolder
@@ -253,7 +253,7 @@ def write_results(settings: TextScript, source: str, summary: dict[str, Any]) ->
     """Write what the model in `source` is on --eval_file: eval_results.json in --output_dir."""
     origin = provenance(
         as_dict(*settings),
-        weights=weights_hash(source),
+        model_hashes(source),
         data=file_hash(settings.evaluation.text_file),
     )
     report = {**summary, "provenance": origin.as_json()}
