@@ -112,6 +112,8 @@ class Measurement:
         computation_cost: mean share of layers that ran.
         median_ms: milliseconds per example.
         same_exit_layer: share of the examples that exit where they do in float32, if compared.
+        same_answer: share of the examples that get float32's answer, if compared.
+        remarks: what is suspect about the answers.
     """
 
     name: str
@@ -119,6 +121,8 @@ class Measurement:
     computation_cost: float
     median_ms: float
     same_exit_layer: float | None
+    same_answer: float | None
+    remarks: Sequence[str]
 
     @classmethod
     def from_results(cls, name: str, results: dict[str, Any]) -> "Measurement":
@@ -130,6 +134,8 @@ class Measurement:
             computation_cost=results["computation_cost"],
             median_ms=results["latency_ms"]["median"],
             same_exit_layer=results.get("same_exit_layer_as_fp32"),
+            same_answer=results.get("same_answer_as_fp32"),
+            remarks=results["remarks"],
         )
 
     def cells(self) -> list[str]:
@@ -374,13 +380,19 @@ def make(project: Project) -> None:
     # The last, as its eval_results.json stays in the model's folder.
     early_exit = evaluate(project, "early exit, PyTorch", ["--skip_full_depth"])
     columns = ("", "dev rows", "computation cost", "ms per example")
-    cells = [measurement.cells() for measurement in (full_depth, early_exit, int8)]
+    measurements = (full_depth, early_exit, int8)
+    cells = [measurement.cells() for measurement in measurements]
     print(f"\n{markdown_table(columns, cells)}\n")
     if int8.same_exit_layer is not None:
         print(
             f"The int8 file stops {int8.same_exit_layer:.1%} of the dev rows at the layer where "
             "float32 stops them.\n"
         )
+    if int8.same_answer is not None:
+        print(f"The int8 file answers {int8.same_answer:.1%} of the dev rows as float32 does.\n")
+    for measurement in measurements:
+        for remark in measurement.remarks:
+            print(f"suspect: {measurement.name}: {remark}")
     print_usage(project)
 
 

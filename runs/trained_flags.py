@@ -43,6 +43,7 @@ def parse_with_trained_model(
     if not model_dir or not flags_then:
         return parse(classes, description, argv)
     stated_names = {text.partition("=")[0].removeprefix("--") for text in argv}
+    flags_then = {name: place_now(name, flags_then, model_dir) for name in flags_then}
     shared_names = TAKEN_FLAGS & flag_names(classes) & flags_then.keys()
     taken = flags_to_take({name: flags_then[name] for name in shared_names}, stated_names)
     if folder_flags[0].removeprefix("--") not in stated_names:
@@ -59,6 +60,27 @@ def parse_with_trained_model(
     if remarks and is_main_process:
         print(f"{training_file(model_dir)}: {'; '.join(remarks)}", flush=True)
     return groups
+
+
+def place_now(name: str, flags_then: Mapping[str, Any], model_dir: str) -> Any:
+    """Return the value of a training's flag, a path as it is where the model's folder is now.
+
+    Data beside a model, as make_classifier.py puts them, are moved and copied with it. Data that
+    lie elsewhere are looked for where they were.
+    """
+    value = flags_then[name]
+    folder_then = flags_then.get("output_dir")
+    if name not in PATH_FLAGS or not value or not folder_then:
+        return value
+    is_comparable = os.path.isabs(str(value)) == os.path.isabs(str(folder_then))
+    way = os.path.relpath(str(value), str(folder_then)) if is_comparable else os.pardir
+    if os.path.join(os.pardir, os.pardir) in way or way == os.pardir:
+        return value  # not within the folder that holds the model's
+    path = os.path.normpath(os.path.join(os.path.abspath(model_dir), way))
+    if not os.path.exists(path):
+        return value
+    is_where_it_was = os.path.exists(str(value)) and os.path.samefile(str(value), path)
+    return value if is_where_it_was else path
 
 
 def find_model_dir(argv: Sequence[str], folder_flags: Sequence[str]) -> str | None:

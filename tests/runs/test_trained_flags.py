@@ -1,8 +1,10 @@
 """A command with a trained model takes what it leaves out from the model's training."""
 
 import json
+import shutil
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +55,36 @@ def test_what_is_left_out_is_the_trainings(flag, parsed, tmp_path, capsys):
     line = capsys.readouterr().out
     assert line.startswith(f"{tmp_path}/training.json: taken from it: --data_dir=")
     assert line.count("\n") == 1
+
+
+@pytest.mark.parametrize("original", ["is gone", "is there", "has changed"])
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_a_folder_that_was_moved_or_copied_finds_its_own_data(
+    original, is_absolute, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path if is_absolute else Path()
+    for folder in ("old", "new"):
+        (tmp_path / folder / "data").mkdir(parents=True)
+        (tmp_path / folder / "model").mkdir()
+        (tmp_path / folder / "data/dev.csv").write_text("sentence1,label\n")
+    flags = {
+        "output_dir": str(root / "old/model"),
+        "validation_file": str(root / "old/data/dev.csv"),
+        "test_file": str(tmp_path / "test.csv"),  # elsewhere: it stays where it is
+    }
+    (tmp_path / "test.csv").write_text("sentence1\n")
+    new_model = tmp_path / "new/model"
+    (new_model / "training.json").write_text(json.dumps({"provenance": {"flags": flags}}))
+    (new_model / "config.json").write_text("{}")
+    if original == "is gone":
+        shutil.rmtree(tmp_path / "old")
+    if original == "has changed":
+        (tmp_path / "old/data/dev.csv").write_text("other rows\n")
+    monkeypatch.setattr(sys, "argv", ["script", "--output_dir", "new/model"])
+    data, _ = parse_with_trained_model([DataSettings, Places], None, ["--output_dir"])
+    assert data.validation_file == str(tmp_path / "new/data/dev.csv")
+    assert data.test_file == str(tmp_path / "test.csv")
 
 
 def test_a_flag_of_the_command_wins_and_the_difference_is_told(parsed, tmp_path, capsys):

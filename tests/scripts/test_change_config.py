@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +34,16 @@ def edit(script, model) -> Callable[..., Outcome]:
 
 def config_of(model: Path) -> dict:
     return json.loads((model / "config.json").read_text())
+
+
+def test_of_commands_at_the_same_time_no_change_is_lost(model):
+    values = {"exit_thres": "0.31", "cnt_thres": "2", "margin": "0.05", "range_tmp": "0.4"}
+    for _ in range(5):
+        tiny_config().save_pretrained(model)
+        with ThreadPoolExecutor(len(values)) as pool:
+            list(pool.map(partial(change, model), values.keys(), values.values()))
+        content = config_of(model)
+        assert {key: str(content[key]) for key in values} == values
 
 
 @pytest.mark.parametrize(

@@ -193,6 +193,7 @@ def test_the_next_evaluation_uses_what_was_picked(place, sweep, glue):
     assert "Picked: entropy" in outcome.out
     assert "'elsewhere.json' -> 'exit_config.json'" in outcome.out
     assert (picked["my_out_dir"], "range_tmp" in picked) == ("mine", False)
+    assert json.loads((model / "exit_config.json.1").read_text()) == old  # the user's own
     assert picked["provenance"]["weights"] == weights_hash(model)
     row = row_of(rows_of(model / "sweep/sweep.csv"), picked)
     report = evaluated(glue, place, "rte")
