@@ -27,7 +27,8 @@ def task_loss(
 
     Args:
         logits: (batch, num_labels).
-        labels: (batch,) class ids, int64, or values; or (batch, num_labels) of 0.0 and 1.0.
+        labels: (batch,) class ids, int64, or values, also as a column, (batch, 1); or (batch,
+            num_labels) of 0.0 and 1.0.
         reduction: "mean" over the batch, a scalar, or "none", (batch,).
         smoothing: share of each label that goes to all classes evenly; where there are several
             labels, to present and absent.
@@ -35,8 +36,12 @@ def task_loss(
             present (torch's pos_weight). The mean is over examples, so that the part of an example
             in it does not depend on the others (torch's divides by the sum of their weights).
     """
+    if labels.ndim == logits.ndim and labels.shape[-1] == 1:
+        labels = labels.squeeze(-1)  # as HF's Trainer makes of rows with "labels": [3.0]
     if logits.shape[-1] == 1:
-        return F.mse_loss(logits.squeeze(-1), labels.float(), reduction=reduction)
+        # Shapes that differ would be broadcast: (batch, batch).
+        scores = labels.float().view_as(logits.squeeze(-1))
+        return F.mse_loss(logits.squeeze(-1), scores, reduction=reduction)
     if labels.ndim == logits.ndim:
         target = labels * (1 - smoothing) + smoothing / 2
         losses = F.binary_cross_entropy_with_logits(

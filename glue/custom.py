@@ -7,9 +7,23 @@ from pathlib import Path
 
 from elbert_base.errors import UserError
 from elbert_base.labels import match_labels, shown
-from glue.splits import Split, parse_number, split_labels
+from glue.splits import DROP_ADVICE, Split, parse_number, split_labels
 from glue.tables import SUFFIXES, kind_of, read_table
 from glue.tasks import TWO_SENTENCES, Task
+
+
+REGRESSION = "regression"
+CLASSIFICATION = "classification"
+MULTI_LABEL = "multi_label"
+TASK_TYPES = (CLASSIFICATION, REGRESSION, MULTI_LABEL)
+LIST_SEPARATOR = "\x1f"  # joins labels that a file has as a list: no text has it
+
+
+def task_type_of(task: Task) -> str:
+    """Return the value of --task_type that means a task."""
+    if task.multi_label:
+        return MULTI_LABEL
+    return REGRESSION if task.is_regression else CLASSIFICATION
 
 
 def custom_task(
@@ -19,11 +33,13 @@ def custom_task(
     label_column: str | None = None,
     separator: str | None = None,
     labels_in_order: bool = False,
+    task_type: str | None = None,
+    drop_incomplete: bool = False,
 ) -> Task:
     """Make a task of the user's own tables; see `read_table` for their kinds.
 
-    Columns and labels are read from the first file that is given. If all labels are numbers and at
-    least one is not whole, the task is regression.
+    Columns and labels are read from the first file that is given. Without a task_type, the task is
+    regression if all labels are numbers and at least one is not whole.
 
     Args:
         files: the table of each split: train, dev and test.
@@ -35,9 +51,11 @@ def custom_task(
         separator: between the labels in a cell, which then holds any number of them.
         labels_in_order: whether the file's labels, where it has as many and none is the model's,
             mean the model's in their order.
+        task_type: one of TASK_TYPES: what numbers in the label column mean.
+        drop_incomplete: whether rows without a text or a label are left out.
 
     Raises:
-        UserError: no file; a table that cannot be read; fewer than two labels; labels that are not
+        UserError: no file; a task_type that is not the model's; a table that cannot be read; fewer than two labels; labels that are not
             the model's.
     """
     paths = _absolute_paths(files)
@@ -50,13 +68,24 @@ def custom_task(
         label_column=label_column or "label",
         labels=(),
         metric="corr",
+        drop_incomplete=drop_incomplete,
     )
     table = Split(task, data_dir="", name=first_split).path
     task = replace(task, text_columns=_text_columns(text_columns, table))
-    if separator or "," in task.label_column:
+    has_columns = "," in task.label_column
+    if separator or has_columns:
+        if task_type not in (None, MULTI_LABEL):
+            raise UserError(f"--task_type {task_type}, but the columns have several labels")
         task = replace(task, multi_label=True, separator=separator or "")
+    elif task_type == MULTI_LABEL:
+        task = replace(task, multi_label=True, separator=LIST_SEPARATOR)
     split = Split(task, data_dir="", name=first_split)
-    label_names = _label_names(split, labels, labels_in_order)
+    if labels is None and task_type == REGRESSION:
+        label_names: Sequence[str] = ()
+    else:
+        label_names = _label_names(split, labels, labels_in_order, task_type)
+    if task_type and not task.multi_label and bool(label_names) != (task_type == CLASSIFICATION):
+        raise UserError(f"--task_type {task_type}: the model has {shown(label_names) or 'scores'}")
     if len(label_names) == 1 or (task.multi_label and not label_names):
         only = repr(label_names[0]) if label_names else "none"
         raise UserError(f"{table}: the only label is {only}; there must be 2 or more")
@@ -92,7 +121,12 @@ def _text_columns(flag: str | None, table: Path) -> tuple[str, ...]:
     return TWO_SENTENCES if TWO_SENTENCES[1] in columns else TWO_SENTENCES[:1]
 
 
-def _label_names(split: Split, model_labels: Sequence[str] | None, in_order: bool) -> Sequence[str]:
+def _label_names(
+    split: Split,
+    model_labels: Sequence[str] | None,
+    in_order: bool,
+    task_type: str | None = None,
+) -> Sequence[str]:
     """Return the names of the labels in the order of their ids; empty for regression."""
     task = split.task
     if task.multi_label and not model_labels:
@@ -100,10 +134,11 @@ def _label_names(split: Split, model_labels: Sequence[str] | None, in_order: boo
             return _discover_labels(split)
         return [name.strip() for name in task.label_column.split(",")]
     if model_labels is None:
-        return _discover_labels(split)
+        return _discover_labels(split, task_type)
     if task.multi_label or not model_labels or split.name == "test":
         return model_labels
-    file_labels = _discover_labels(split)
+    # The model has classes, so numbers are names, too.
+    file_labels = _discover_labels(split, task_type)
     if not file_labels:
         raise UserError(
             f"{split.path}: the column {task.label_column} has scores; the model's labels are "
@@ -124,8 +159,8 @@ def _label_names(split: Split, model_labels: Sequence[str] | None, in_order: boo
     return names
 
 
-def _discover_labels(split: Split) -> list[str]:
-    """Return the sorted labels of a file; [] where they are scores.
+def _discover_labels(split: Split, task_type: str | None = None) -> list[str]:
+    """Return the sorted labels of a file; [] where they are scores: see `custom_task`.
 
     Raises UserError for a test file, a row without a label, and numbers that are equal or not
     finite.
@@ -140,7 +175,7 @@ def _discover_labels(split: Split) -> list[str]:
         else:
             names = [row[task.label_column].strip()]
             if not names[0]:
-                raise UserError(f"{path}, line {line}: no {task.label_column}")
+                raise UserError(f"{path}, line {line}: no {task.label_column}; {DROP_ADVICE}")
         for name in names:
             number_of[name] = parse_number(name)
     numbers = [number for number in number_of.values() if number is not None]
@@ -149,7 +184,8 @@ def _discover_labels(split: Split) -> list[str]:
         if not all(math.isfinite(number) for number in numbers):
             listed = ", ".join(number_of)[:200]
             raise UserError(f"{path}: of the labels {listed}, not all are finite")
-        if not task.multi_label and not all(number.is_integer() for number in numbers):
+        are_whole = all(number.is_integer() for number in numbers)
+        if not (are_whole or task.multi_label or task_type == CLASSIFICATION):
             return []
     if len(set(numbers)) < len(numbers):  # as 1 and 1.0 are
         raise UserError(f"{path}: two of the labels {', '.join(number_of)} are the same number")

@@ -18,6 +18,8 @@ from glue.tasks import Task
 
 logger = logging.getLogger(__name__)
 
+DROP_ADVICE = "--drop_incomplete_rows leaves such rows out"
+
 # Class id; score; or 0 and 1 for each of several labels. None: GLUE's test files have no labels.
 Label = int | float | tuple[float, ...] | None
 
@@ -70,6 +72,11 @@ class Split(NamedTuple):
             f"--data_dir {data_dir.parent} --tasks {task.folder}"
         )
 
+    @property
+    def drops_incomplete(self) -> bool:
+        """Whether rows without a text or a label are left out; each row of a test file counts."""
+        return self.task.drop_incomplete and self.name != "test"
+
     def rows(self, columns: Sequence[str]) -> NumberedRows:
         """Yield the line number and the cells of each example; every row has all of `columns`.
 
@@ -77,8 +84,10 @@ class Split(NamedTuple):
         """
         task, path = self.task, self.path
         headerless = () if self.name == "test" else task.headerless
-        file_columns, rows = read_table(path, headerless)
+        lists = {task.label_column: task.separator} if task.separator else {}
+        file_columns, rows = read_table(path, headerless, bool(task.folder), lists)
         require_columns(path, file_columns, columns)
+        may_skip = (task.lenient and self.name == "train") or self.drops_incomplete
         count = 0
         skipped_lines = []
         for line, row in rows:
@@ -88,21 +97,28 @@ class Split(NamedTuple):
                     f"{path}, line {line}: more cells than the {len(file_columns)} columns"
                 )
             missing = [name for name in columns if name not in row]
+            if self.drops_incomplete:
+                # Where a cell has several labels, none is a label, too.
+                may_be_empty = (task.label_column,) if task.separator else ()
+                is_blank = {name for name in columns if not row.get(name, "").strip()}
+                missing += sorted(is_blank.difference(may_be_empty, missing))
             if not missing:
                 count += 1
                 yield line, row
-            elif task.lenient and self.name == "train":
+            elif may_skip:
                 skipped_lines.append(line)
             else:
+                advice = "" if task.folder else f"; {DROP_ADVICE}"
                 raise UserError(
                     f"{path}, line {line}: no {missing[0]!r}; the row has {len(row)} of "
-                    f"{len(file_columns)} columns"
+                    f"{len(file_columns)} columns with a text or a number{advice}"
                 )
         if skipped_lines:
             logger.warning(
-                "%s: skipped %d short rows, the first at line %d",
+                "%s: skipped %d %s rows, the first at line %d",
                 path,
                 len(skipped_lines),
+                "incomplete" if self.drops_incomplete else "short",
                 skipped_lines[0],
             )
         if count == 0:

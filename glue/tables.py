@@ -4,15 +4,19 @@ import csv
 import gzip
 import io
 import json
+import logging
 import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from elbert_base.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 csv.field_size_limit(2**31 - 1)  # a cell may hold a document
@@ -24,6 +28,7 @@ NumberedRows = Iterator[tuple[int, Row]]  # with the 1-based line
 Record = dict[str, Any]
 NumberedRecords = Iterator[tuple[int, Record]]
 
+NO_LISTS: Mapping[str, str] = {}
 STDIN = Path("/dev/stdin")  # the one path that may be a pipe
 
 
@@ -40,11 +45,17 @@ def kind_of(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], NumberedRows]:
+def read_table(
+    path: Path,
+    headerless: Sequence[str] = (),
+    is_glue: bool = False,
+    list_separators: Mapping[str, str] = NO_LISTS,
+) -> tuple[list[str], NumberedRows]:
     """Read the columns and rows of a table.
 
-    It is a .csv file with quoting, a TSV without, or .jsonl or .json with an object on each line,
-    each also as .gz; or a Parquet file.
+    It is a .csv file with quoting, a TSV, or .jsonl or .json, each also as .gz; or a Parquet file.
+    JSON has an object on each line, an array of objects, or a layout of pandas' to_json. Its
+    columns are those of all rows.
 
     A row with fewer cells than columns lacks its last columns. One with more has the first surplus
     cell under None. Blank lines are not rows, but in a file with one column they are an empty text.
@@ -52,16 +63,23 @@ def read_table(path: Path, headerless: Sequence[str] = ()) -> tuple[list[str], N
 
     Args:
         headerless: the columns of a CSV or TSV file without a header.
+        is_glue: whether quotes in a TSV are part of the text, as in GLUE's files. In others, a
+            cell that is quoted as pandas does it is the text within.
+        list_separators: what joins the texts of a list, by column; other lists are no cells.
 
     Raises:
         UserError: a file that cannot be read, then or while the rows are.
     """
     suffix = kind_of(path)
     if suffix == ".parquet":
-        return _read_parquet(path)
+        columns, records = _parquet_records(path)
+        return columns, _text_rows(path, records, list_separators)
     if suffix in (".jsonl", ".json"):
-        return _read_json(path)
+        columns = _json_columns(path)
+        return columns, _text_rows(path, _json_objects(path), list_separators)
     rows = _csv_cells(path) if suffix == ".csv" else _tsv_cells(path)
+    if suffix == ".tsv" and not is_glue:
+        rows = _unquoted_rows(path, rows)
     columns = list(headerless)
     if not columns:
         _, columns = next(rows, (0, []))
@@ -135,9 +153,15 @@ def require_columns(path: Path, columns: Sequence[str], required: Iterable[str])
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Format rows, dicts with the same keys, as CSV with a header."""
+    """Format rows, dicts with the same keys, as CSV with a header.
+
+    `read_table` reads what is written, whatever the texts hold.
+    """
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    # csv leaves a carriage return unquoted, and then refuses to read it.
+    has_returns = any("\r" in str(value) for row in rows for value in (*row, *row.values()))
+    quoting = csv.QUOTE_ALL if has_returns else csv.QUOTE_MINIMAL
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n", quoting=quoting)
     writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
@@ -223,65 +247,178 @@ def _name_cells(columns: list[str], rows: Iterator[tuple[int, list[str]]]) -> Nu
             yield number, dict(zip(names, cells, strict=False))
 
 
-# JSON lines.
+def _unquoted_rows(
+    path: Path, rows: Iterator[tuple[int, list[str]]]
+) -> Iterator[tuple[int, list[str]]]:
+    """Take the quotes off cells that pandas and spreadsheets have quoted; one line counts them."""
+    count = 0
+    for number, cells in rows:
+        texts = [_unquoted(cell) for cell in cells]
+        count += texts != cells
+        yield number, texts
+    if count:
+        logger.info("%s: quotes around cells were taken off in %d rows", path, count)
 
 
-def _read_json(path: Path) -> tuple[list[str], NumberedRows]:
-    """Read the columns and rows of a file of JSON objects; the first object has the columns."""
-    rows = _json_rows(path)
-    first = next(rows, None)
-    if first is None:
-        return [], rows
-    _, first_row = first
-    columns = [name for name in first_row if name is not None]
-    return columns, chain([first], rows)
+def _unquoted(cell: str) -> str:
+    """Return the text of a cell in quotes, in which quotes are doubled; other cells as they are."""
+    if len(cell) < 2 or not cell.startswith('"') or not cell.endswith('"'):
+        return cell
+    inner = cell[1:-1].replace('""', "\0")
+    return cell if '"' in inner else inner.replace("\0", '"')
 
 
-def _json_rows(path: Path) -> NumberedRows:
-    """Yield the objects of a file as rows of texts."""
-    for number, record in _json_objects(path):
-        yield number, text_cells(record)
+# JSON.
+
+
+def _json_columns(path: Path) -> list[str]:
+    """List the columns that any object of a file has, in the order in which they come."""
+    columns: dict[str, None] = {}
+    for _, record in _json_objects(path):
+        columns.update(dict.fromkeys(record))
+    return list(columns)
 
 
 def _json_objects(path: Path, on_error: OnError = stop_at) -> NumberedRecords:
-    """Yield the objects of a file, one on a line."""
-    for number, line in read_lines(path, on_error):
-        if not line.strip():
-            continue
+    """Yield the objects of a file with their lines; those of a whole document with their numbers.
+
+    A document begins with "[", or with "{" alone on a line, or is one object of columns.
+    """
+    lines = ((number, line) for number, line in read_lines(path, on_error) if line.strip())
+    first = next(lines, None)
+    if first is None:
+        return
+    _, first_line = first
+    opening = first_line.strip()
+    if opening == "{" or opening.startswith("["):
+        text = "".join(line for _, line in chain([first], lines))
+        yield from _document_objects(path, _parse_json(text, str(path)))
+        return
+    all_lines = chain([first], lines)
+    content = _try_json(first_line)
+    if _is_of_columns(content):
+        second = next(lines, None)
+        if second is None:
+            yield from _document_objects(path, content)
+            return
+        all_lines = chain([first, second], lines)
+    for number, line in all_lines:
         try:
-            record = json.loads(line)
-            # Escapes can spell half a surrogate pair, which no tokenizer takes.
-            json.dumps(record, ensure_ascii=False).encode("utf-8")
-        except (ValueError, RecursionError) as error:
-            on_error(UserError(f"{path}, line {number}: not valid JSON: {error}"))
+            record = _parse_json(line, f"{path}, line {number}")
+            if not isinstance(record, dict):
+                raise UserError(f"{path}, line {number}: expected one JSON object a line")
+        except UserError as error:
+            on_error(error)
             continue
-        if isinstance(record, dict):
-            yield number, record
-        else:
-            on_error(UserError(f"{path}, line {number}: expected one JSON object a line"))
+        yield number, record
+
+
+def _try_json(text: str) -> Any:
+    """Parse JSON; None where it is not valid."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parse_json(text: str, place: str) -> Any:
+    """Parse JSON; raises UserError, with the place, where it is not valid."""
+    try:
+        content = json.loads(text)
+        # Escapes can spell half a surrogate pair, which no tokenizer takes.
+        json.dumps(content, ensure_ascii=False).encode("utf-8")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{place}: not valid JSON: {error}") from error
+    return content
+
+
+def _is_of_columns(content: Any) -> bool:
+    """Tell whether a document has one of pandas' layouts with columns or with rows in an object."""
+    if not isinstance(content, dict) or not content:
+        return False
+    is_split = {"columns", "data"} <= content.keys() or {"schema", "data"} <= content.keys()
+    values = content.values()
+    if all(isinstance(value, list) for value in values):
+        return len({len(value) for value in values}) == 1
+    return is_split or all(isinstance(value, dict) for value in values)
+
+
+def _document_objects(path: Path, content: Any) -> NumberedRecords:
+    """Yield the objects of a whole JSON document, numbered from 1.
+
+    It is a list of objects, or what pandas' to_json writes: by its default an object of columns,
+    {"text": {"0": …}}; with orient="split", "table" or "index"; or to_dict("list"), {"text": […]}.
+    """
+    if isinstance(content, dict) and "schema" in content and "data" in content:
+        content = content["data"]
+    elif isinstance(content, dict) and "columns" in content and "data" in content:
+        columns = content["columns"]
+        content = [dict(zip(columns, row, strict=False)) for row in content["data"]]
+    elif isinstance(content, dict) and _is_of_columns(content):
+        content = _rows_of_columns(content)
+    elif isinstance(content, dict):
+        content = [content]
+    for number, record in enumerate(content, start=1):
+        if not isinstance(record, dict):
+            raise UserError(
+                f"{path}, row {number}: expected an object with columns; in pandas, write "
+                'to_json(..., orient="records", lines=True)'
+            )
+        yield number, record
+
+
+def _rows_of_columns(content: dict[str, Any]) -> list[Record]:
+    """Return the rows of {"column": {"row": value}}, {"row": {"column": value}}, or lists.
+
+    pandas numbers rows from 0, so outer keys that are all numbers are rows.
+    """
+    if all(isinstance(cells, list) for cells in content.values()):
+        columns = list(content)
+        return [dict(zip(columns, row, strict=True)) for row in zip(*content.values(), strict=True)]
+    if all(name.isdecimal() for name in content):
+        return list(content.values())
+    rows: dict[str, Record] = {}
+    for column, cells in content.items():
+        for row, value in cells.items():
+            rows.setdefault(row, {})[column] = value
+    return list(rows.values())
+
+
+def _text_rows(
+    path: Path, records: NumberedRecords, list_separators: Mapping[str, str]
+) -> NumberedRows:
+    """Yield records as rows of texts; lists of the columns with a separator are joined by it."""
+    for number, record in records:
+        for name, separator in list_separators.items():
+            value = record.get(name)
+            if isinstance(value, list):
+                items = [str(item) for item in value]
+                if any(separator in item for item in items):
+                    raise UserError(
+                        f"{path}, line {number}: {name} {value!r} has the separator {separator!r} "
+                        "in a label"
+                    )
+                record = {**record, name: separator.join(items)}
+        yield number, text_cells(record)
 
 
 def text_cells(row: Mapping[str, Any]) -> Row:
     """Return a row's cells as texts.
 
-    A null, list or object is left out, so that it is reported as missing where it is needed.
+    A null, NaN, list or object is left out, so that it is reported as missing where it is needed.
     """
     cells: dict[str | None, str] = {}
     for name, value in row.items():
         if isinstance(value, str):
             cells[name] = value
-        elif isinstance(value, int | float):
+        elif isinstance(value, Decimal):
+            cells[name] = str(value)
+        elif isinstance(value, int | float) and value == value:  # NaN is pandas' null
             cells[name] = json.dumps(value)
     return cells
 
 
 # Parquet.
-
-
-def _read_parquet(path: Path) -> tuple[list[str], NumberedRows]:
-    """Read the columns and rows of a Parquet file as texts."""
-    columns, records = _parquet_records(path)
-    return columns, ((number, text_cells(record)) for number, record in records)
 
 
 def _parquet_records(path: Path) -> tuple[list[str], NumberedRecords]:

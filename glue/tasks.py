@@ -36,6 +36,7 @@ class Task:
         score_range: submitted scores are clipped to it.
         title: what figures call the data, where these only have the task's layout.
         multi_label: whether an example may have several labels, or none.
+        drop_incomplete: whether rows of train and dev without a text or a label are left out.
         meanings: what the hub's GLUE calls the labels, where the files have numbers.
         separator: between the labels in a cell, where there are several; "" where each label has a
             column of 0 and 1.
@@ -56,6 +57,7 @@ class Task:
     multi_label: bool = False
     separator: str = ""
     meanings: tuple[str, ...] = ()
+    drop_incomplete: bool = False
 
     @property
     def shown_name(self) -> str:

@@ -23,11 +23,11 @@ from elbert_base.files import read_json
 from elbert_base.keys import keys_of
 from elbert_base.labels import are_placeholders, match_labels, shown
 from elbert_base.runtime import environment
-from glue.custom import custom_task
+from glue.custom import MULTI_LABEL, custom_task, task_type_of
 from glue.features import Features, encode
 from glue.splits import Split
 from glue.tables import read_lines
-from glue.tasks import Task, get_task
+from glue.tasks import TASKS, Task, get_task
 from runs.provenance import Provenance, provenance
 from runs.settings import DataSettings, DevSettings
 from runs.used_files import UsedFiles
@@ -147,13 +147,41 @@ def find_task(data: DevSettings, trained: Path | None) -> Task:
         return find_glue_task(data)
     if trained:
         check_label_kind(data, trained)
-    return custom_task(
+    task = custom_task(
         files,
         labels=trained_labels(trained) if trained else None,
         text_columns=data.text_column_names,
         label_column=data.label_column_name,
         separator=data.label_separator,
         labels_in_order=data.labels_in_order,
+        task_type=data.task_type,
+        drop_incomplete=data.drop_incomplete_rows,
+    )
+    if trained and not data.text_column_names:
+        check_text_count(task, trained)
+    return task
+
+
+def check_text_count(task: Task, trained: Path) -> None:
+    """Raise UserError for single texts where a model was trained on a GLUE task of pairs, or so."""
+    trained_on = TASKS.get(str(load_config(trained).finetuning_task))
+    if trained_on and len(trained_on.text_columns) != len(task.text_columns):
+        wanted = "pairs of texts" if len(trained_on.text_columns) > 1 else "single texts"
+        raise UserError(
+            f"{trained} was trained on {wanted} ({trained_on.name}); the file's columns are read "
+            f"as {', '.join(task.text_columns)}; --text_column_names says which to read"
+        )
+
+
+def with_task(data: DataSettings, task: Task) -> DataSettings:
+    """Return settings that say what a task of the user's own is, for the folder of its model.
+
+    Another file is then read as this task, or refused.
+    """
+    if task.folder:
+        return data
+    return replace(
+        data, text_column_names=",".join(task.text_columns), task_type=task_type_of(task)
     )
 
 
@@ -178,7 +206,8 @@ def find_glue_task(data: DevSettings) -> Task:
 
 def check_label_kind(data: DevSettings, trained: Path) -> None:
     """Raise UserError unless flags and the model agree: one label an example, or several."""
-    several = bool(data.label_separator) or "," in (data.label_column_name or "")
+    has_columns = "," in (data.label_column_name or "")
+    several = bool(data.label_separator) or has_columns or data.task_type == MULTI_LABEL
     if load_config(trained).is_multi_label != several:
         kind = "one label" if several else "several labels"
         raise UserError(

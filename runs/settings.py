@@ -13,6 +13,7 @@ from elbert_base.exit_settings import KeyValues
 from elbert_base.families import FAMILIES
 from elbert_base.files import local_folder
 from elbert_base.keys import MODE_KEYS, PONDER_KEYS, RECIPES, keys_of, nearest_names, parse_value
+from glue.custom import TASK_TYPES
 from runs.flags import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, SEED, SHARE, option
 
 Group = TypeVar("Group", bound=Any)  # a dataclass of settings
@@ -138,6 +139,15 @@ class DevSettings:
     )
     label_separator: str | None = option(
         None, "separator of several labels in a cell of the label column"
+    )
+    task_type: str | None = option(
+        None,
+        "meaning of the label column of your own files; default: regression where all are numbers "
+        "and one is not whole, else classification; multi_label: several labels an example",
+        choices=TASK_TYPES,
+    )
+    drop_incomplete_rows: bool = option(
+        False, "leave out rows of your own training and validation files without a text or a label"
     )
     labels_in_order: bool = option(
         False,

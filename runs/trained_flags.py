@@ -18,7 +18,15 @@ from runs.provenance import training_file, training_flags
 # The flags that are taken from a training.
 TASK_FLAGS = frozenset({"task_name", "data_dir"})  # for a task of GLUE
 FILE_FLAGS = frozenset({"validation_file", "test_file"})  # for a task of the user's own
-COLUMN_FLAGS = frozenset({"text_column_names", "label_column_name", "label_separator"})
+COLUMN_FLAGS = frozenset(
+    {
+        "text_column_names",
+        "label_column_name",
+        "label_separator",
+        "task_type",
+        "drop_incomplete_rows",
+    }
+)
 MODEL_FLAGS = frozenset({"model_type", "model_name_or_path", "max_seq_length", "do_lower_case"})
 TAKEN_FLAGS = TASK_FLAGS | FILE_FLAGS | COLUMN_FLAGS | MODEL_FLAGS
 PATH_FLAGS = FILE_FLAGS | {"data_dir"}

@@ -22,12 +22,13 @@ from elbert.configuration import AdaptiveConfig
 from elbert_base.errors import UserError
 from glue.features import Features, collate, encode, epoch_batches
 from glue.splits import Split
+from glue.survey import TextSurvey
 from glue.tasks import Task, describe_task, evaluation_tasks, prediction_tasks
 from modes import MODES
 from modes.base import Mode
 from runs.console import log_facts
 from runs.flags import as_dict
-from runs.job import Job, find_task
+from runs.job import Job, find_task, with_task
 from runs.settings import DataSettings, GlueSettings, TrainingSettings
 from training.checkpoints import (
     Best,
@@ -60,11 +61,14 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     processes = accelerator.num_processes
     mode = MODES[settings.mode.model_type]
     task = find_task(data, None)
+    survey = TextSurvey()
     check_files(
         task,
         data,
-        dev=settings.evaluation.do_eval or training.looks_at_dev,
-        test=settings.evaluation.do_predict,
+        # Files that are given are for a later command, if not for this one.
+        dev=settings.evaluation.do_eval or training.looks_at_dev or bool(data.validation_file),
+        test=settings.evaluation.do_predict or bool(data.test_file),
+        survey=survey,
     )
     metric = parse_metric(mode, task, training.metric_for_best_model, "--metric_for_best_model")
 
@@ -85,8 +89,10 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     tokenizer = start.load_tokenizer(config, data.max_seq_length, run.do_lower_case)
     model = mode.model_class(config) if checkpoint else start.make_model(config, task)
     features = training_features(
-        task, data, tokenizer, config, run.seed, settings.model.teacher, accelerator
+        task, data, tokenizer, config, run.seed, settings.model.teacher, accelerator, survey
     )
+    for remark in survey.remarks(task):
+        logger.warning("%s: %s", Split(task, data.folder, "train").path, remark)
 
     # What it changes.
     total = total_steps(training, len(features), processes)
@@ -105,7 +111,7 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
         run=run,
         training=training,
         fingerprint=run_fingerprint(settings, processes, inputs, features.digest(), model.config),
-        flags=as_dict(*settings),
+        flags=as_dict(*settings._replace(data=with_task(data, task))),
         report={"class_weights": weights} if weights else {},
     )
     trainer.begin(checkpoint)
@@ -131,11 +137,18 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
 # What is wrong with flags and files is said before the training, not hours later.
 
 
-def check_files(task: Task, data: DataSettings, dev: bool, test: bool) -> None:
-    """Read the dev files, the test files, or both, whole; UserError for what is wrong in them."""
+def check_files(
+    task: Task, data: DataSettings, dev: bool, test: bool, survey: TextSurvey | None = None
+) -> None:
+    """Read the dev files, the test files, or both, whole; UserError for what is wrong in them.
+
+    survey: gets the dev examples.
+    """
     if dev:
         for part, _ in evaluation_tasks(task):
-            list(Split(part, data.folder, "dev").examples(data.max_eval_samples))
+            examples = list(Split(part, data.folder, "dev").examples(data.max_eval_samples))
+            if survey:
+                survey.dev(examples)
     if test:
         for part in prediction_tasks(task, data.folder):
             list(Split(part, data.folder, "test").examples())
@@ -163,14 +176,16 @@ def training_features(
     seed: int,
     teacher: str,
     accelerator: Accelerator,
+    survey: TextSurvey,
 ) -> Features:
     """Tokenise the training set, truncated to --max_seq_length.
 
     With a `teacher`, a folder or "" for none, the examples of --unlabelled_file are added, and each
-    example brings the teacher's answer: teacher_logits, (examples, num_labels).
+    example brings the teacher's answer: teacher_logits, (examples, num_labels). `survey` gets the
+    examples of the training set.
     """
     length = data.max_seq_length
-    examples = Split(task, data.folder, "train").examples(data.max_train_samples)
+    examples = survey.train(Split(task, data.folder, "train").examples(data.max_train_samples))
     if not teacher:
         return encode(examples, tokenizer, length, config, seed)
     if task.multi_label:

@@ -139,6 +139,10 @@ class ElbertForSequenceClassification(EarlyExitModel):
             output_hidden_states, output_attentions: run full depth and return those of every layer.
             teacher_logits: (batch, num_labels), in train(): what the exits learn, beside labels.
         """
+        if labels is not None and self.config.problem_type is None:
+            # As transformers, from the first labels.
+            if labels.is_floating_point() and labels.shape == (len(labels), self.config.num_labels):
+                self.config.problem_type = "multi_label_classification"
         if wants_states(self.config, output_hidden_states, output_attentions):
             output_all_exits = True
         if not self.training and not output_all_exits:

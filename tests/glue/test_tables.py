@@ -208,8 +208,23 @@ def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
         ("t.tsv", "sentence1\tlabel\na\t0\nb\t1\tc\n", "line 3.* 2 columns"),
         ("t.jsonl", '{"sentence1": "a", "label": 1}\n{"sent', "line 2: not valid JSON"),
         ("t.jsonl", '{"sentence1": "\\ud800", "label": 1}', "line 1: not valid JSON"),
-        ("t.json", '[{"sentence1": "a"}]', "line 1: expected one JSON object a line"),
-        ("t.jsonl", '{"sentence1": "a", "label": null}', "no column 'label'"),
+        ("t.json", '[{"sentence1": "a"}]', "no column 'label'; the columns are: sentence1"),
+        ("t.json", '[["a", "x"]]', 'row 1: expected an object.*orient="records"'),
+        ("t.jsonl", '{"sentence1": "a", "label": null}', "line 1: no 'label'.*--drop_incomplete"),
+        ("t.jsonl", '{"sentence1": "a", "label": NaN}', "line 1: no 'label'"),
+        ("t.jsonl", '{"sentence1": NaN, "label": 1}', "line 1: no 'sentence1'"),
+        ("t.jsonl", '{"sentence1": "a", "label": ["x"]}', "line 1: no 'label'"),
+        (
+            "t.jsonl",
+            '{"sentence1": "a", "sentence2": null, "label": 1}\n'
+            '{"sentence1": "a", "sentence2": "b", "label": 0}\n',
+            "line 1: no 'sentence2'",
+        ),
+        (
+            "t.jsonl",
+            '{"sentence1": "a", "label": 1}\n{"sentence1": "a", "sentence2": "b", "label": 0}\n',
+            "line 1: no 'sentence2'",
+        ),
     ],
 )
 def test_a_bad_file_of_the_users_is_refused(tmp_path, name, content, message):
