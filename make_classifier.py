@@ -26,8 +26,8 @@ from typing import Any
 from elbert_base.errors import UserError
 from elbert_base.files import read_json
 from elbert_base.keys import RECIPES
-from glue.custom import custom_task
-from glue.splits import Split
+from glue.custom import TASK_TYPES, custom_task, task_type_of
+from glue.splits import Split, read_examples
 from glue.tables import as_csv
 from glue.tasks import Task
 from runs.console import markdown_table
@@ -161,6 +161,14 @@ def read_project() -> Project:
     )
     parser.add_argument("--label_separator", help="separator of several labels in one label cell")
     parser.add_argument(
+        "--task_type",
+        choices=TASK_TYPES,
+        help="what the label column means; default: regression where a number is not whole",
+    )
+    parser.add_argument(
+        "--drop_incomplete_rows", action="store_true", help="leave out rows without text or label"
+    )
+    parser.add_argument(
         "--validation_share", type=float, default=0.2, help="share of dev rows in --train_file"
     )
     parser.add_argument(
@@ -176,18 +184,22 @@ def read_project() -> Project:
     )
     args, training_flags = parser.parse_known_args()
     task = custom_task(
-        {"train": args.train_file},
+        {"train": args.train_file, "dev": args.validation_file},
         text_columns=args.text_column_names,
         label_column=args.label_column_name,
         separator=args.label_separator,
+        task_type=args.task_type,
+        drop_incomplete=args.drop_incomplete_rows,
     )
+    if args.validation_file:
+        read_examples(task, "", "dev")  # now: the training does not need these rows
     return Project(
         table=Path(args.train_file),
         dev_table=Path(args.validation_file) if args.validation_file else None,
         task=task,
         encoder=args.model_name_or_path,
         output_dir=args.output_dir,
-        column_flags=column_flags(args),
+        column_flags=column_flags(args, task),
         training_flags=training_flags,
         validation_share=args.validation_share,
         max_drop=args.max_drop,
@@ -196,9 +208,11 @@ def read_project() -> Project:
     )
 
 
-def column_flags(args: Namespace) -> list[str]:
-    """List the flags for the columns that the user has given."""
-    flags = []
+def column_flags(args: Namespace, task: Task) -> list[str]:
+    """List the flags for the columns that the user has given, and the task of the whole table."""
+    flags = ["--task_type", task_type_of(task)]
+    if args.drop_incomplete_rows:
+        flags.append("--drop_incomplete_rows")
     for name in COLUMN_FLAGS:
         value = getattr(args, name)
         if value:
@@ -228,18 +242,29 @@ def split_table(project: Project) -> tuple[Path, Path]:
     rows = []
     for _, row in Split(task, data_dir="", name="train").rows(columns):
         rows.append({name: row[name] for name in columns})
+    # Rows with equal texts stay together: what was trained on must not be measured.
+    groups: dict[tuple[str, ...], list[dict[str, str]]] = {}
+    for row in rows:
+        row_texts = tuple(row[name].strip() for name in task.text_columns)
+        groups.setdefault(row_texts, []).append(row)
     labels = None  # scores, and sets of labels, are not stratified
     if task.labels and not task.multi_label:
-        labels = [row[task.label_column].strip() for row in rows]
+        labels = [group[0][task.label_column].strip() for group in groups.values()]
     try:
-        train_rows, dev_rows = train_test_split(
-            rows, test_size=project.validation_share, random_state=project.seed, stratify=labels
+        train_groups, dev_groups = train_test_split(
+            list(groups.values()),
+            test_size=project.validation_share,
+            random_state=project.seed,
+            stratify=labels,
         )
     except ValueError as error:
         raise UserError(
             f"{project.table} cannot be split: {error}; give more rows, or a --validation_file"
         ) from error
-    texts = {TRAIN_FILE: as_csv(train_rows), DEV_FILE: as_csv(dev_rows)}
+    texts = {
+        TRAIN_FILE: as_csv([row for group in train_groups for row in group]),
+        DEV_FILE: as_csv([row for group in dev_groups for row in group]),
+    }
     check_same_rows(project, texts)
     data = RunFolder(project.data_dir)
     for name, text in texts.items():

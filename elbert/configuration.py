@@ -117,10 +117,10 @@ class AdaptiveConfig(AlbertConfig):
                 f"problem_type = {self.problem_type!r}: an example of --model_type "
                 f"{self.model_type} has one class or one value; --model_type elbert takes several"
             )
-        if self.problem_type == "regression" and self.num_labels > 1:
+        if self.problem_type == "regression" and self.label_count > 1:
             raise UserError(
-                f"problem_type = 'regression' with num_labels = {self.num_labels}: a model has one "
-                "value here; give num_labels = 1, or problem_type = None for classes"
+                f"problem_type = 'regression' with num_labels = {self.label_count}: a model has "
+                "one value here; give num_labels = 1, or problem_type = None for classes"
             )
         # HF's pipelines ask problem_type whether one output is a value or a probability's logit.
         if (self.num_labels == 1) != (self.problem_type == "regression"):

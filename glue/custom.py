@@ -11,7 +11,6 @@ from glue.splits import DROP_ADVICE, Split, parse_number, split_labels
 from glue.tables import SUFFIXES, kind_of, read_table
 from glue.tasks import TWO_SENTENCES, Task
 
-
 REGRESSION = "regression"
 CLASSIFICATION = "classification"
 MULTI_LABEL = "multi_label"
@@ -55,8 +54,8 @@ def custom_task(
         drop_incomplete: whether rows without a text or a label are left out.
 
     Raises:
-        UserError: no file; a task_type that is not the model's; a table that cannot be read; fewer than two labels; labels that are not
-            the model's.
+        UserError: no file; a task_type that is not the model's; a table that cannot be read; fewer
+            than two labels; labels that are not the model's.
     """
     paths = _absolute_paths(files)
     first_split = next(iter(paths))

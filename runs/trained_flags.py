@@ -18,6 +18,7 @@ from runs.provenance import training_file, training_flags
 # The flags that are taken from a training.
 TASK_FLAGS = frozenset({"task_name", "data_dir"})  # for a task of GLUE
 FILE_FLAGS = frozenset({"validation_file", "test_file"})  # for a task of the user's own
+LABEL_FLAGS = frozenset({"label_column_name", "label_separator"})  # they say the type anew
 COLUMN_FLAGS = frozenset(
     {
         "text_column_names",
@@ -127,6 +128,8 @@ def flags_to_take(flags_then: Mapping[str, Any], stated_names: Collection[str]) 
         left_aside |= TASK_FLAGS
     if "task_name" in stated_names:
         left_aside |= FILE_FLAGS | COLUMN_FLAGS
+    if not LABEL_FLAGS.isdisjoint(stated_names):
+        left_aside.add("task_type")
     flags = []
     for name in sorted(flags_then.keys() - left_aside):
         value = flags_then[name]

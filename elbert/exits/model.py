@@ -139,10 +139,8 @@ class ElbertForSequenceClassification(EarlyExitModel):
             output_hidden_states, output_attentions: run full depth and return those of every layer.
             teacher_logits: (batch, num_labels), in train(): what the exits learn, beside labels.
         """
-        if labels is not None and self.config.problem_type is None:
-            # As transformers, from the first labels.
-            if labels.is_floating_point() and labels.shape == (len(labels), self.config.num_labels):
-                self.config.problem_type = "multi_label_classification"
+        if labels is not None:
+            self.note_label_kind(labels)
         if wants_states(self.config, output_hidden_states, output_attentions):
             output_all_exits = True
         if not self.training and not output_all_exits:
@@ -167,6 +165,12 @@ class ElbertForSequenceClassification(EarlyExitModel):
         logits, exit_layer = scan_answers(self.config.exit_rule(), recorded)
         loss = None if labels is None else task_loss(logits, labels)
         return EarlyExitOutput(loss, logits, exit_layer=exit_layer, all_logits=all_logits)
+
+    def note_label_kind(self, labels: Tensor) -> None:
+        """Tell the configuration of several labels an example, as transformers does."""
+        has_matrix = labels.shape == (len(labels), self.config.num_labels)
+        if self.config.problem_type is None and labels.is_floating_point() and has_matrix:
+            self.config.problem_type = "multi_label_classification"
 
     def record(self, hidden: Tensor, mask: Tensor | None) -> dict[str, Tensor]:
         """Run all layers from the states at depth 0, and return what a rule may read of them.

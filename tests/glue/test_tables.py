@@ -5,11 +5,14 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from elbert_base.errors import UserError
-from glue.custom import custom_task
+from glue.custom import custom_task, task_type_of
 from glue.splits import Example, Split, read_examples
-from glue.tables import read_records
+from glue.survey import TextSurvey
+from glue.tables import as_csv, read_records, read_table
 from glue.tasks import get_task
 from tests.conftest import write
 
@@ -231,6 +234,102 @@ def test_a_bad_file_of_the_users_is_refused(tmp_path, name, content, message):
     path = write(tmp_path / name, content)
     with pytest.raises(UserError, match=message):
         read_examples(custom_task({"train": path}), "", "train")
+
+
+TEXT_CHARACTERS = st.characters(exclude_categories=["Cs"])
+PANDAS_ROWS = [{"sentence1": 'a "b"\n', "label": "x"}, {"sentence1": "c\td", "label": "y"}]
+JSON_LAYOUTS = {
+    "array": json.dumps(PANDAS_ROWS),
+    "array over lines": json.dumps(PANDAS_ROWS, indent=1),
+    "lists": json.dumps({name: [row[name] for row in PANDAS_ROWS] for name in PANDAS_ROWS[0]}),
+}
+
+
+@pytest.mark.parametrize("layout", [*JSON_LAYOUTS, "columns", "index", "split", "table", "records"])
+def test_every_layout_that_pandas_writes_is_read(tmp_path, layout):
+    content = JSON_LAYOUTS.get(layout)
+    if content is None:
+        content = pytest.importorskip("pandas").DataFrame(PANDAS_ROWS).to_json(orient=layout)
+    task = custom_task({"train": write(tmp_path / "t.json", content)})
+    texts = [(row[1], row[3]) for row in read_examples(task, "", "train")]
+    assert texts == [('a "b"\n', 0), ("c\td", 1)]
+
+
+def test_cells_that_pandas_quotes_in_a_tsv_are_the_texts_within(tmp_path):
+    texts = ['says ""no"" twice', '"all" of it', '"', "plain", 'an "inner" one', '"half']
+    frame = pytest.importorskip("pandas").DataFrame({"sentence1": texts, "label": [*"xyxyxy"]})
+    path = tmp_path / "t.tsv"
+    frame.to_csv(path, sep="\t", index=False)
+    task = custom_task({"train": path})
+    assert [example.text_a for example in read_examples(task, "", "train")] == texts
+    plain = write(path, 'sentence1\tlabel\n"a" or "b"\tx\n"half\ty\n')
+    examples = read_examples(custom_task({"train": plain}), "", "train")
+    assert [example.text_a for example in examples] == ['"a" or "b"', '"half']
+
+
+@given(st.lists(st.tuples(st.text(TEXT_CHARACTERS), st.text(TEXT_CHARACTERS)), min_size=1))
+def test_any_text_that_is_read_can_be_written_and_read_again(tmp_path_factory, texts):
+    rows = [{"a": first, "b": second} for first, second in texts]
+    path = tmp_path_factory.getbasetemp() / "round_trip.csv"
+    path.write_bytes(as_csv(rows).encode())
+    assert [dict(row) for _, row in read_table(path)[1]] == rows
+
+
+@pytest.mark.parametrize(
+    ("task_type", "values", "expected"),
+    [
+        ("classification", [1, 2.5, 1], ("1", "2.5")),
+        ("regression", [1, 2, 3], ()),
+        ("multi_label", [["b", "a"], [], ["c"]], ("a", "b", "c")),
+        (None, [1, 2, 3], ("1", "2", "3")),
+    ],
+)
+def test_a_flag_says_what_the_label_column_means(tmp_path, task_type, values, expected):
+    lines = [json.dumps({"sentence1": "a", "label": value}) for value in values]
+    path = write(tmp_path / "t.jsonl", "\n".join(lines))
+    task = custom_task({"train": path}, task_type=task_type)
+    assert task.labels == expected
+    assert task_type in (None, task_type_of(task))
+    labels = [example.label for example in read_examples(task, "", "train")]
+    assert labels == (
+        [tuple(float(name in value) for name in expected) for value in values]
+        if task.multi_label
+        else [expected.index(str(value)) if expected else value for value in values]
+    )
+
+
+def test_a_type_that_is_not_the_models_is_refused(tmp_path):
+    path = write(tmp_path / "t.csv", "sentence1,label\na,1\nb,2\n")
+    with pytest.raises(UserError, match="--task_type regression: the model has 1, 2"):
+        custom_task({"dev": path}, labels=["1", "2"], task_type="regression")
+    with pytest.raises(UserError, match="--task_type classification: the model has scores"):
+        custom_task({"dev": path}, labels=[], task_type="classification")
+
+
+def test_incomplete_rows_are_left_out_on_request_and_counted(tmp_path, caplog):
+    rows = [("a", "x"), (None, "y"), ("b", "y"), (" ", "x"), ("c", None), (float("nan"), "x")]
+    lines = [json.dumps({"sentence1": text, "label": label}) for text, label in rows]
+    path = write(tmp_path / "t.jsonl", "\n".join(lines))
+    with pytest.raises(UserError, match=r"line 2: no 'sentence1'.*--drop_incomplete_rows"):
+        custom_task({"train": path})
+    task = custom_task({"train": path, "test": path}, drop_incomplete=True)
+    caplog.clear()
+    assert [row.text_a for row in read_examples(task, "", "train")] == ["a", "b"]
+    assert "skipped 4 incomplete rows, the first at line 2" in caplog.text
+    with pytest.raises(UserError, match="line 2"):  # each row of a test file has an answer
+        read_examples(task, "", "test")
+
+
+def test_what_rows_say_about_each_other_is_told(tmp_path):
+    train = write(tmp_path / "t.csv", "sentence1,label\na,x\nb,y;z\n a,y;z\nb,y;z\nc,x\n")
+    dev = write(tmp_path / "d.csv", "sentence1,label\na ,x\nd,x\n")
+    task = custom_task({"train": train, "dev": dev})
+    survey = TextSurvey()
+    survey.dev(read_examples(task, "", "dev"))
+    list(survey.train(read_examples(task, "", "train")))
+    starts = ["1 of 2 dev rows", "2 training rows", "1 training texts", "1 labels have a semicolon"]
+    for remark, start in zip(survey.remarks(task), starts, strict=True):
+        assert remark.startswith(start)
 
 
 def test_empty_texts_are_counted_once(tmp_path, caplog):

@@ -2,8 +2,12 @@
 
 import pytest
 import torch
+from transformers import BertConfig, BertForSequenceClassification
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from elbert.albert import pool
+from elbert.configuration import ElbertConfig
+from elbert_base.errors import UserError
 from tests.conftest import random_ids, tiny_model
 
 
@@ -29,6 +33,36 @@ def test_regression_loss_is_the_squared_error():
     out = model.train()(ids, labels=labels)
     expected = sum(((logits[:, 0] - labels) ** 2).mean().item() for logits in out.all_logits)
     assert out.loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+LABEL_SHAPES = [
+    (1, [[1.0], [2.0], [3.0]]),
+    (1, [1.0, 2.0, 3.0]),
+    (3, [[0], [1], [2]]),
+    (3, [[1.0, 0, 1], [0, 0, 1], [1, 1, 0]]),
+]
+
+
+@pytest.mark.parametrize(("num_labels", "labels"), LABEL_SHAPES)
+def test_labels_of_every_shape_have_the_loss_of_transformers(num_labels, labels):
+    model = tiny_model(num_labels=num_labels, thres_name="entropy", exit_thres=0.0)
+    reference = BertForSequenceClassification(
+        BertConfig(num_labels=num_labels, hidden_size=4, num_hidden_layers=0, num_attention_heads=1)
+    )
+    with torch.no_grad():
+        out = model(random_ids(3, 6), labels=torch.tensor(labels))
+        # A head that passes the logits on, behind an encoder that is left out.
+        reference.bert.forward = lambda *_, **__: BaseModelOutputWithPooling(out.logits, out.logits)
+        reference.dropout = reference.classifier = torch.nn.Identity()
+        expected = reference(random_ids(3, 6), labels=torch.tensor(labels))
+    assert out.loss.item() == pytest.approx(expected.loss.item())
+    if num_labels > 1 and isinstance(labels[0][0], float):
+        assert model.config.problem_type == reference.config.problem_type
+
+
+def test_several_scores_an_example_are_refused():
+    with pytest.raises(UserError, match="num_labels = 3: a model has one value"):
+        ElbertConfig(num_labels=3, problem_type="regression")
 
 
 def test_evaluation_loss_is_that_of_the_exit_taken():
