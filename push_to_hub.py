@@ -384,10 +384,10 @@ def send(folder: Path, repository: str, is_private: bool) -> None:
 
     Raises UserError where the hub does not take it.
     """
-    hub = HfApi()
     with TemporaryDirectory() as name:
         target = Path(name)
-        put_together(folder, target)
+        put_together(folder, target)  # refuses what must not leave before the hub is asked
+        hub = HfApi()
         names = sorted(path.name for path in target.iterdir())
         try:
             hub.create_repo(repository, private=is_private, exist_ok=True)

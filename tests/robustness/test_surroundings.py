@@ -39,7 +39,8 @@ def test_what_cannot_be_read_or_written_is_named_at_once(
 def test_answers_to_texts_of_odd_names_are_a_table_without_formulas(trained, glue, tmp_path):
     """A cell of JSON can carry a tab or a line break."""
     names = ("=HYPERLINK(1)", "a\tb\nc", "-1", "+x")
-    rows = [json.dumps({"index": name, "sentence1": "a", "label": "no"}) for name in names]
+    texts = {"sentence1": "a", "sentence2": "b", "label": "no"}
+    rows = [json.dumps({"index": name, **texts}) for name in names]
     test = write(tmp_path / "test.jsonl", "\n".join(rows))
     glue(trained, "--do_predict", "--test_file", test).done()
     lines = (trained / "predictions.tsv").read_text().splitlines()[1:]
