@@ -502,9 +502,13 @@ def test_longer_texts_are_cut_where_the_tokenizer_says(tmp_path):
     assert longer(whole)["score"] != pytest.approx(longer(cut)["score"], abs=1e-6)
 
 
-def test_all_lists_what_is_public_and_an_import_sets_no_variable():
+def test_all_lists_what_is_public():
     assert sorted(elbert.__all__) == elbert.__all__
     assert all(hasattr(elbert, name) for name in elbert.__all__)
+
+
+@pytest.mark.slow
+def test_an_import_sets_no_variable():
     code = "import os; before = dict(os.environ); import elbert; print(before == dict(os.environ))"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

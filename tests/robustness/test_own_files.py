@@ -23,7 +23,7 @@ from runs import job, processes
 from runs.folder import RunFolder
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import edit_key, exit_status, flags, pretraining_flags
-from tests.conftest import contents, slow
+from tests.conftest import contents
 from tests.scripts.test_download_glue_data import RTE_FILES, make_zip
 
 RESULTS = """eval_results.json exits.png predictions.tsv predictions.json RTE.tsv training.json
@@ -108,7 +108,8 @@ def commands(glue, script, rte, albert_dir, corpus, spiece, tmp_path, monkeypatc
     }
 
 
-@pytest.mark.parametrize("seed", [0, slow(1), slow(2)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_all_commands_in_turn_keep_what_is_not_theirs(seed, commands, tmp_path):
     out = tmp_path / "place/RTE"
     mine = users_files(out, seed)

@@ -105,7 +105,7 @@ def undisturbed(tmp_path_factory, small_training) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kills"), [("elbert", 1), *(slow(name, 20) for name in TRAININGS)]
+    ("name", "kills"), [slow("elbert", 1), *(slow(name, 20) for name in TRAININGS)]
 )
 def test_a_run_killed_at_any_moments_ends_with_the_same_bits(
     name, kills, tmp_path, small_training, undisturbed
@@ -333,8 +333,8 @@ def assert_close_weights(one: Path, other: Path) -> None:
         slow("taught", ()),
         slow("ponder", ()),
         slow("act", ()),
-        ("pretraining", ("--do_eval",)),
-        ("sharing", ()),
+        slow("pretraining", ("--do_eval",)),
+        slow("sharing", ()),
     ],
 )
 def test_two_processes_take_the_steps_of_one(name, more, tmp_path, small_training):

@@ -49,6 +49,7 @@ def logged_means(log: str) -> list[dict[str, float]]:
     return [json.loads(line) for line in re.findall(r"{.*loss.*}", log)]
 
 
+@pytest.mark.slow
 def test_training_follows_better_and_reports_every_pass(trained, bert_dir):
     log = (trained.parent / "log").read_text()
     logged = logged_means(log)
@@ -61,6 +62,7 @@ def test_training_follows_better_and_reports_every_pass(trained, bert_dir):
     assert report["embeddings"] < 1e-9
 
 
+@pytest.mark.slow
 def test_corrections_follow_better_and_are_an_elbert(trained, bert_dir, text, tmp_path, script):
     out, more = tmp_path / "out", ("--do_eval", "--max_steps", 40, "--rank", 4)
     script(share_layers.main, *flags(bert_dir, text, out, *more)).done()
@@ -71,6 +73,7 @@ def test_corrections_follow_better_and_are_an_elbert(trained, bert_dir, text, tm
         load_ponder(out)
 
 
+@pytest.mark.slow
 def test_the_report_is_of_hfs_states_on_text_that_was_not_trained_on(
     trained, bert_dir, tmp_path, script
 ):
@@ -102,6 +105,7 @@ def test_the_report_is_of_hfs_states_on_text_that_was_not_trained_on(
     assert report["passes"] == pytest.approx((left / spread).tolist(), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_student_is_an_hf_albert_and_every_modes_start(trained, bert_dir):
     student, told = AlbertModel.from_pretrained(trained, output_loading_info=True)
     assert not told["missing_keys"]
@@ -119,6 +123,7 @@ def test_the_student_is_an_hf_albert_and_every_modes_start(trained, bert_dir):
     assert len(load_tokenizer(trained)) == len(load_tokenizer(bert_dir))
 
 
+@pytest.mark.slow
 def test_a_student_that_is_widened_answers_as_before(trained, bert_dir, text, tmp_path, script):
     """Twice as wide and two passes deeper, not trained since."""
     more = ("--initial_student", trained, "--intermediate_size", 96, "--num_hidden_layers", 5)
@@ -150,6 +155,7 @@ def test_errors_say_what_is_allowed(more, words, bert_dir, text, tmp_path, scrip
     script(share_layers.main, *flags(bert_dir, text, tmp_path / "out", *given)).refused(*words)
 
 
+@pytest.mark.slow
 def test_evaluation_asks_for_the_students_own_teacher(trained, text, tmp_path, script):
     other = save(tiny_bert(hidden_size=16), tmp_path / "other")
     command = flags(other, text, trained, "--do_eval")

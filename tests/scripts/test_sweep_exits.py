@@ -16,7 +16,7 @@ from answers.sweep import sweepable
 from elbert import ElbertConfig, PonderAlbertClassifier, PonderAlbertConfig
 from elbert_base.files import weights_hash
 from exit_lab.recording import RECORDING
-from tests.conftest import TINY, edit_json
+from tests.conftest import TINY, edit_json, slow
 from tests.forks import run_together
 from tests.scripts.conftest import LABELS, evaluated, flags, head_of, rows_of, save, write_data
 
@@ -73,7 +73,11 @@ def test_a_models_folder_is_all_that_a_sweep_needs(trained, rte, script):
 
 @pytest.mark.parametrize(
     ("places", "task"),
-    [*(("place", task) for task in LABELS), ("ponder_place", "rte"), ("ponder_place", "sts-b")],
+    [
+        *(slow("place", task) if task == "mnli" else ("place", task) for task in LABELS),
+        slow("ponder_place", "rte"),
+        ("ponder_place", "sts-b"),
+    ],
 )
 def test_rows_of_the_sweep_are_what_real_runs_give(places, task, sweep, glue, request):
     """Rows from all over the sweep, each run again with early exit, one example at a time."""

@@ -106,6 +106,7 @@ MANY = """--hp_learning_rates 1e-6 5e-6 1e-5 5e-5 --hp_batch_sizes 8 16 32 --hp_
     --hp_seeds 0 --hp_trials 16""".split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", ["tpe", "grid", "random"])
 def test_a_search_can_be_repeated_and_the_parzen_estimator_comes_to_try_what_is_good(
     sampler, search, commands, tmp_path
@@ -194,6 +195,7 @@ def test_a_search_cannot_run_under_torchrun(search, monkeypatch):
     search().refused("run it without torchrun")
 
 
+@pytest.mark.slow
 def test_a_damaged_database_is_named(search, commands, tmp_path):
     search()
     path = tmp_path / "out/hp_search.db"
