@@ -10,8 +10,10 @@ import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
+from itertools import chain
 from typing import Any
 
+from elbert_base.errors import UserError
 from runs.flags import as_dict, expand_config_file, parse
 from runs.provenance import training_file, training_flags
 
@@ -47,7 +49,10 @@ def parse_with_trained_model(
             the command leaves it out. Without any, all flags are the command's own.
     """
     argv = expand_config_file(sys.argv[1:])
-    model_dir = find_model_dir(argv, folder_flags)
+    folders = stated_folders(argv, folder_flags)
+    model_dir = find_model_dir(folders)
+    if not model_dir and folder_flags:
+        check_folders(stated_folders(argv, folder_flags[:1]))
     flags_then = training_flags(model_dir) if model_dir else {}
     if not model_dir or not flags_then:
         return parse(classes, description, argv)
@@ -92,17 +97,32 @@ def place_now(name: str, flags_then: Mapping[str, Any], model_dir: str) -> Any:
     return value if is_where_it_was else path
 
 
-def find_model_dir(argv: Sequence[str], folder_flags: Sequence[str]) -> str | None:
-    """Find the first folder with a model among the values of some flags, in the flags' order."""
+def stated_folders(argv: Sequence[str], folder_flags: Sequence[str]) -> list[str]:
+    """List the values of some flags, in the flags' order."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in folder_flags:
         parser.add_argument(flag, nargs="*", default=[])
     values, _ = parser.parse_known_args(argv)
-    for folders in vars(values).values():
-        for folder in folders:
-            if os.path.exists(os.path.join(folder, "config.json")):
-                return folder
+    return list(chain.from_iterable(vars(values).values()))
+
+
+def find_model_dir(folders: Sequence[str]) -> str | None:
+    """Find the first of some folders with a model."""
+    for folder in folders:
+        if os.path.exists(os.path.join(folder, "config.json")):
+            return folder
     return None
+
+
+def check_folders(folders: Sequence[str]) -> None:
+    """Raise UserError for a model's folder that is not there.
+
+    Without this, the flags that the folder would have given would be asked for instead.
+    """
+    for folder in folders:
+        is_pattern = any(character in folder for character in "*?[")
+        if not is_pattern and not os.path.exists(folder):
+            raise UserError(f"{folder}: no such folder")
 
 
 def flag_names(classes: Sequence[type]) -> set[str]:

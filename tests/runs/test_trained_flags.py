@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from elbert_base.errors import UserError
 from runs.flags import option
 from runs.settings import DataSettings
 from runs.trained_flags import parse_with_trained_model
@@ -107,7 +108,10 @@ def test_only_the_main_process_tells(rank, parsed, tmp_path, capsys, monkeypatch
 
 
 def test_without_a_model_all_flags_are_the_commands_own(parsed, tmp_path, capsys):
+    (tmp_path / "none").mkdir()
     data, places = parsed("--output_dir", tmp_path / "none", "--task_name", "MRPC")
     assert (data.task_name, data.max_seq_length) == ("MRPC", 128)
     assert places.output_dir == str(tmp_path / "none")
     assert capsys.readouterr().out == ""
+    with pytest.raises(UserError, match="typo: no such folder"):
+        parsed("--output_dir", tmp_path / "typo")
