@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from answers.exit_metrics import at_exit
+from answers.scores import remarks
 from answers.sweep import Sweep
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE, Setting, describe, read_exit_file
@@ -26,6 +28,10 @@ def save_choice(
     setting = swept.config.keys_read(**swept.settings[choice.setting])
     print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
     print(held_out_report(swept, choice.setting, parts, seed))
+    exit_layer = swept.exit_layer[choice.setting]
+    answers = at_exit(swept.predictions, exit_layer)
+    for remark in remarks(swept.task, answers, swept.labels, exit_layer, swept.num_layers):
+        print(f"suspect: {remark}")
     with locked(directory / "config.json"):  # change_config.py edits both files as well
         job.check_unchanged()
         write_exit_file(directory, job, swept, setting)

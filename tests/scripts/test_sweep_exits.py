@@ -239,6 +239,17 @@ def test_a_rule_is_fitted_chosen_and_used(rule, task, place, sweep, glue):
     sweep(place, task, *out, *goal).refused(f"--rules {rule} fits the rule", "max_drop")
 
 
+def test_a_setting_of_a_model_that_has_learnt_nothing_is_said_to_be_suspect(place, sweep):
+    weights = place / "models/rte/model.safetensors"
+    tensors = load_file(weights)
+    for name in tensors:
+        if "exit_out" in name and "classifier" in name:
+            tensors[name] *= 0
+    save_file(tensors, weights, {"format": "pt"})
+    ended = sweep(place, "rte", "--tables_only", "--rules", "entropy", "--pick", "max_drop=0.01")
+    assert "suspect: all examples get the answer" in ended.done().out
+
+
 def test_nothing_is_picked_when_no_setting_qualifies(place, sweep):
     goal = ("--pick", "risk=0.02", "delta=0.05")
     ended = sweep(place, "rte", "--tables_only", *goal, *FEW)
