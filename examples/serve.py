@@ -315,7 +315,10 @@ class Server:
         """Turn texts into DepthBatcher's inputs."""
         if len({isinstance(text, str) for text in texts}) > 1:
             raise HTTPException(422, "texts and pairs of texts: send them in requests of their own")
-        return self.classifier.encode(texts)
+        try:
+            return self.classifier.encode(texts)
+        except UserError as error:  # such as a pair for a model that has embeddings for one text
+            raise HTTPException(422, str(error)) from error
 
     async def body_of(self, request: Request) -> Body:
         """Read what a request asks for, of any length and kind."""

@@ -27,7 +27,6 @@ from elbert.cpu_packing import PACKABLE
 from elbert.loading.weights import load_trained_model
 from elbert.onnx_file import describe_model
 from elbert_base.files import weights_hash
-from examples.onnx_python import FileClassifier
 from modes import MODES
 from tests.commands import ROOT
 from tests.conftest import TINY, tiny_model
@@ -359,6 +358,8 @@ def test_the_example_without_pytorch_answers_as_a_classifier(tmp_path, keys):
     """In batches, of texts and of pairs, longer than the model too, and with another threshold."""
     folder = saved(tmp_path, exit_thres=0.8, **keys)
     file = export(folder)
+    from examples.onnx_python import FileClassifier  # needs onnxruntime
+
     classifier = Classifier(folder)
     texts = random_texts(30)
     texts[7] = " ".join(texts[:9])

@@ -61,7 +61,8 @@ def test_one_command_leads_from_a_table_to_a_file_that_answers(script, tmp_path)
     assert re.fullmatch(r"(not_)?entailment, after layer \d+\n", answer)
 
 
-def test_a_label_with_one_row_is_named_before_anything_is_trained(script, tmp_path):
+def test_a_label_with_one_row_is_named_before_anything_is_trained(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(make_classifier, "check_packages", lambda: None)
     table = write(tmp_path / "own.csv", "sentence1,label\n" + "a,x\nb,x\nc,x\nd,y\n")
     flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", tmp_path / "o"]
     script(make_classifier.main, *flags).refused("own.csv cannot be split", "--validation_file")
@@ -77,8 +78,9 @@ def test_a_package_that_the_file_needs_is_asked_for_before_anything_is_trained(
     assert not (tmp_path / "o/model").exists()
 
 
-def test_a_refused_command_has_changed_nothing(script, tmp_path):
+def test_a_refused_command_has_changed_nothing(script, tmp_path, monkeypatch):
     """Of a table that it would write over, another table's model, and a folder that is in use."""
+    monkeypatch.setattr(make_classifier, "check_packages", lambda: None)
     out = tmp_path / "out"
     rows = "sentence1,label\n" + "".join(f"text {n},{'xy'[n % 2]}\n" for n in range(40))
     table = write(tmp_path / "own.csv", rows)
