@@ -195,6 +195,8 @@ EXIT_KEYS = {
     "exit_calibration": Key(ROWS, [], "recalibration of the exits' logits, a row for each layer"),
     **SHARED_EXIT_KEYS,
 }
+# Exit keys that a sweep fits to one model's answers: they mean nothing of other weights.
+FITTED_KEYS = ("learnt_weights", "stopping_thresholds", "exit_calibration")
 ELBERT_KEYS = {
     **EXIT_KEYS,
     **path_keys("elbert"),

@@ -14,6 +14,7 @@ from elbert.loading.weights import load_model
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE, KeyValues, overriding_file, read_exit_file
 from elbert_base.files import find_file, read_json
+from elbert_base.keys import FITTED_KEYS
 from elbert_base.labels import stored_labels
 from glue.tasks import Task
 from modes.base import Mode
@@ -66,6 +67,11 @@ class StartingModel:
             finetuning_task=task.name,
             **self.keys.values,
         )
+        for key in FITTED_KEYS:
+            # They were fitted to the answers of the model that the training starts from.
+            if getattr(config, key, None) and key not in self.keys.values:
+                logger.info("%s of %s is left out: it was fitted to that model", key, self.config)
+                setattr(config, key, [])
         if self.exit_file():
             config.exit_config_path = EXIT_FILE  # where `copy_exit_file` puts it
         for key, feature in self.mode.table.ignored.items():
