@@ -20,7 +20,7 @@ from yaml import YAMLError
 
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE, overriding_file, read_exit_file, resolve
-from elbert_base.files import find_file, read_json, resolve_within, weight_files
+from elbert_base.files import TOKENIZER_FILES, find_file, read_json, resolve_within, weight_files
 from elbert_base.keys import keys_of
 from glue.tasks import TASKS
 from runs.console import markdown_table
@@ -38,15 +38,7 @@ PICTURE = "exits.png"
 SENT_FILES = (
     "config.json",
     EXIT_FILE,
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
+    *TOKENIZER_FILES,
     CARD,
     PICTURE,
 )

@@ -153,7 +153,19 @@ class NeverExits(ExitRule):
         return state, torch.zeros(shape, dtype=torch.bool, device=seen.logits.device)
 
 
-class EachLabel:
+class WrappedRule:
+    """What callers ask of a rule that wraps another one: the wrapped rule's own answers."""
+
+    def __init__(self, rule: "ExitRule | WrappedRule") -> None:
+        self.reads = rule.reads
+        self.signals = rule.signals
+        self.inputs = rule.inputs
+        self.cause = rule.cause
+        self.never_exits = rule.never_exits
+        self.settings_shape = rule.settings_shape
+
+
+class EachLabel(WrappedRule):
     """A rule for examples that may have several labels.
 
     An example exits where `rule` lets each label exit, as a choice between there and not there: the
@@ -161,13 +173,8 @@ class EachLabel:
     """
 
     def __init__(self, rule: ExitRule) -> None:
+        super().__init__(rule)
         self.rule = rule
-        self.reads = rule.reads
-        self.signals = rule.signals
-        self.inputs = rule.inputs
-        self.cause = rule.cause
-        self.never_exits = rule.never_exits
-        self.settings_shape = rule.settings_shape
 
     def start(self, size: Size, inputs: Tensors) -> State:
         """Make the state of `size.batch` examples at depth 0, as `ExitRule.start`."""
@@ -209,7 +216,7 @@ class EachLabel:
         return tree_map(lambda x: x.unflatten(0, (-1, labels)), state)
 
 
-class Recalibrated:
+class Recalibrated(WrappedRule):
     """A rule that reads, and answers with, recalibrated logits.
 
     Each layer has an affine map of its own, fitted to labelled examples after training. Of classes
@@ -232,13 +239,8 @@ class Recalibrated:
     """
 
     def __init__(self, rule: "ExitRule | EachLabel", rows: list[list[float]], classes: int) -> None:
+        super().__init__(rule)
         self.rule = rule
-        self.reads = rule.reads
-        self.signals = rule.signals
-        self.inputs = rule.inputs
-        self.cause = rule.cause
-        self.never_exits = rule.never_exits
-        self.settings_shape = rule.settings_shape
         self.classes = classes
         width = calibration_width(classes)
         if {len(row) for row in rows} != {classes * width}:

@@ -73,13 +73,7 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     metric = parse_metric(mode, task, training.metric_for_best_model, "--metric_for_best_model")
 
     # What the training starts from.
-    inputs = input_hashes(
-        {
-            "training rows": [Split(task, data.folder, "train").path, data.unlabelled_file],
-            "starting weights": [settings.model.model_name_or_path],
-            "weights of the teacher": [settings.model.teacher],
-        }
-    )
+    inputs = training_inputs(settings, task)
     if was_finished(run, run_fingerprint(settings, processes, inputs)):
         return
     start = StartingModel.of(settings.model, mode, settings.mode.keys, data.labels_in_order)
@@ -132,6 +126,18 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
             evaluate = partial(evaluate_dev, mode, job, metric, log)
         trainer.fit(batches, total, log.step, evaluate)
         trainer.finish(spiece)
+
+
+def training_inputs(settings: GlueSettings, task: Task) -> dict[str, Any]:
+    """Hash what a training of these settings reads, by what it is to the training."""
+    data = settings.data
+    return input_hashes(
+        {
+            "training rows": [Split(task, data.folder, "train").path, data.unlabelled_file],
+            "starting weights": [settings.model.model_name_or_path],
+            "weights of the teacher": [settings.model.teacher],
+        }
+    )
 
 
 # What is wrong with flags and files is said before the training, not hours later.
