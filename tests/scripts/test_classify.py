@@ -251,7 +251,8 @@ def test_a_cluster_answers_as_one_process_though_a_worker_is_killed(
     while not list(tmp_path.glob(".scored.*.partial/*.parquet")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
-    workers = [p for p in psutil.process_iter() if "TableActor" in " ".join(p.cmdline())]
+    named = psutil.process_iter(["cmdline"])
+    workers = [worker for worker in named if "TableActor" in " ".join(worker.info["cmdline"] or ())]
     workers[0].kill()
     _, messages = process.communicate(timeout=300)
     assert process.returncode == 0, messages
