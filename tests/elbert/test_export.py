@@ -231,6 +231,23 @@ def test_a_text_has_one_answer_alone_in_a_batch_in_slots_and_in_a_file(name, dat
 
 
 @pytest.mark.slow
+def test_int8_is_calibrated_on_all_layers_also_where_a_rule_always_exits_at_the_first():
+    """The ranges of every layer's inputs are those of a model that never exits early."""
+    eager = {"thres_name": "optimal_stopping", "stopping_thresholds": [[0.0] + [2.0] * 3]}
+    feed = {name: tensor.numpy() for name, tensor in ones_beside(random_ids(1, 7)).items()}
+    found, expected = (
+        quantise.calibrate(
+            graph_of(tiny_model(num_hidden_groups=4, **rule)), TINY["hidden_size"], [feed]
+        )
+        for rule in (eager, {"thres_name": "entropy", "exit_thres": 0.0})
+    )
+    assert len(found) == len(expected) > 4
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours.lowest, theirs.lowest, atol=1e-6)
+        np.testing.assert_allclose(ours.highest, theirs.highest, atol=1e-6)
+
+
+@pytest.mark.slow
 def test_the_matrices_of_every_corrected_layer_and_exit_are_quantised(tmp_path):
     """And ONNX Runtime computes them all in whole numbers."""
     model = tiny_model(**MODELS["corrected"])
