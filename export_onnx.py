@@ -10,7 +10,7 @@ are optional inputs: their defaults are the model's own values. Outputs: logits 
 labels), exit_layer (batch,), layers_run (); for albert_act updates (batch, length), not exit_layer.
 --layer_logits adds layer_logits (layers, batch, labels), 0 for layers that were not run.
 
-Needs requirements-onnx.txt. See docs/deployment.md.
+Needs requirements-onnx.txt. See docs/onnx.md.
 """
 
 import json

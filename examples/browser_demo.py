@@ -7,7 +7,7 @@
 Writes model.onnx, the tokenizer's two files and about.json, what the page has to know: the labels,
 the rule, a slider for every number that it reads, and some texts with their labels. --pieces_of
 makes a WordPiece model smaller: it keeps the pieces that a file uses, and all parts of words. How
-to serve the page: docs/deployment.md.
+to serve the page: docs/onnx.md.
 
 Needs requirements-onnx.txt.
 """

@@ -86,13 +86,24 @@ CHECKS = {
     "From the annotated PonderNet": "assert loss.item() > 0",
     "From transformers": "assert len(logits) == len(exit_layers) == 2 and report.loaded",
     "Train, load, merge": "assert answer.logits.shape == (1, 2)",
+    "Classify texts": "",
+    "Models of transformers": "",
     "On recorded answers": "assert exit_layer.tolist() == [1, 2]",
     "Many texts in Python": "assert answer.row in range(len(texts))",
     "Around a step function of your own": "assert net.step.cell.weight_hh.grad.norm() > 0",
 }
 
 
-NAMES = ("migration", "ponder", "act", "lora", "deployment", "big_tables", "api/exits")
+NAMES = (
+    "migration",
+    "ponder",
+    "act",
+    "lora",
+    "deployment",
+    "big_tables",
+    "api/exits",
+    "api/models",
+)
 PAGES = ("README.md", *(f"docs/{name}.md" for name in NAMES))
 
 
