@@ -17,6 +17,8 @@ chance, with the oracle each at its first right layer. Then
     --pick risk=0.02 delta=0.05       the cheapest; at most 2% right at full depth only (95% sure)
     --compare                         rules at equal costs
     --compare A B                     two models, each under its own rule, on the same examples
+    --compare 'A-*' 'B-*' 'C-*'       methods at equal costs; the folders of a pattern are seeds
+    --figure FILE                     the figure as .png, .pdf or .svg
 """
 
 import sys

@@ -34,14 +34,19 @@ styled = rc_context(
         "grid.color": "#e3e7ec",
         "legend.frameon": False,
         "legend.fontsize": 8.5,
+        "pdf.fonttype": 42,  # text stays text, which journals ask for
+        "svg.fonttype": "none",
     }
 )
 
 
 @styled
 def save_figure(figure: Figure, path: Path, results: RunFolder | None = None) -> None:
-    """Write a PNG, whole or not at all; results: the folder of a run that it belongs to."""
-    draw = partial(figure.savefig, dpi=150, bbox_inches="tight", format="png")
+    """Write a figure, whole or not at all, in the format of its name: .png, .pdf or .svg.
+
+    results: the folder of a run that it belongs to.
+    """
+    draw = partial(figure.savefig, dpi=150, bbox_inches="tight", format=path.suffix[1:])
     if results:
         results.write(path, draw)
     else:

@@ -160,19 +160,22 @@ def verdict_on(fronts: FrontierSet, point: Point, metric_name: str) -> str:
 # Two models.
 
 
+def check_labels(jobs: Sequence[Job]) -> None:
+    """Raise UserError for models that are compared, but whose labels stand in another order."""
+    label_orders = {str(label_names(job.config)) for job in jobs}
+    if not jobs[0].task.folder and len(label_orders) > 1:  # GLUE's labels have one order
+        raise UserError(f"--compare: the models' labels differ: {'; '.join(sorted(label_orders))}")
+
+
 def compare_two_models(sides: Mapping[str, Sequence[tuple[Job, Recording]]], seed: int) -> str:
     """Compare two models on the same examples, each under its own rule: as Markdown.
 
     sides: the two models by name. Several models under one name are its seeds: their mean is
     compared, and the intervals draw seeds as well as examples.
 
-    Raises UserError for models whose labels stand in another order.
     """
-    jobs = [job for job, _ in chain.from_iterable(sides.values())]
-    task, count = jobs[0].task, len(jobs[0].features)
-    label_orders = {str(label_names(job.config)) for job in jobs}
-    if not task.folder and len(label_orders) > 1:  # GLUE's labels have one order
-        raise UserError(f"--compare {' '.join(sides)}: the models' labels differ")
+    first_job, _ = next(chain.from_iterable(sides.values()))
+    task, count = first_job.task, len(first_job.features)
     resample_weights = bootstrap_weights(count, RESAMPLES, seed)
     measures_of_sides = []
     for number, models in enumerate(sides.values(), start=1):

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,18 +21,20 @@ from elbert_base.errors import UserError
 from elbert_base.exit_settings import Setting
 from elbert_base.files import resolve_within
 from exit_lab.choice import Parts, choose, split
-from exit_lab.compare import compare_two_models, write_comparison
+from exit_lab.compare import check_labels, compare_two_models, write_comparison
 from exit_lab.exit_file import save_choice
 from exit_lab.explorer import PageInfo, explorer_page
 from exit_lab.figures import frontier_figure
 from exit_lab.frontiers import frontier_set
 from exit_lab.learnt import fit_learnt
+from exit_lab.methods import SweptModel, compare_methods
 from exit_lab.recording import RECORDING, load_or_record
 from exit_lab.settings import LEARNT, OPTIMAL_STOPPING, SweepRequest
 from exit_lab.stopping import fit_stopping
 from exit_lab.tables import write_tables
 from exit_lab.verify import verify
 from glue.splits import Example, Split
+from glue.tables import as_csv
 from glue.tasks import Task
 from modes import trained_mode
 from modes.base import Mode
@@ -82,10 +85,7 @@ def run(request: SweepRequest) -> None:
     if not is_main():
         return
     if choice.compare:
-        sides = {}
-        for name, folders in choice.models().items():
-            sides[name] = [(labs[folder].job, recordings[folder]) for folder in folders]
-        print(f"\n{compare_two_models(sides, data.seed)}")
+        compare_models(request, labs, recordings)
         return
     (lab,) = labs.values()
     (recording,) = recordings.values()
@@ -99,7 +99,8 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
     recording.
     """
     data, flags = request.data, request.sweep
-    output = output_folder(directory, data.output_dir)
+    # Models that are compared keep their recordings with them.
+    output = output_folder(directory, None if request.choice.compare else data.output_dir)
     check_finished(directory, "run_glue.py")
     mode = trained_mode(directory)
     mode.check_has_rules()
@@ -116,12 +117,6 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
         batch_size=data.batch_size,
     )
     job = job.in_type(flags.dtype)
-    config: EarlyExitConfig = job.config
-    rules = list(dict.fromkeys(flags.rules or sweepable(config)))
-    grid_texts = {}
-    for item in flags.grid:
-        key, _, text = item.partition("=")
-        grid_texts[key] = text
     return Lab(
         request=request,
         directory=directory,
@@ -129,7 +124,37 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
         mode=mode,
         job=job,
         examples=list(dev.examples(data.max_eval_samples)),
-        grids=make_grids(config, rules, grid_texts),
+        grids=grids_of(request, job.config, directory),
+    )
+
+
+def grids_of(request: SweepRequest, config: EarlyExitConfig, directory: Path) -> Grids:
+    """Make the grids of --rules and --grid for a model; see `make_grids` for what it raises.
+
+    Of models that are compared, each has those of the rules that its mode has; by default its own.
+    Raises UserError for one that has none of them.
+    """
+    flags = request.sweep
+    rules = list(dict.fromkeys(flags.rules or sweepable(config)))
+    grid_texts = {}
+    for item in flags.grid:
+        key, _, text = item.partition("=")
+        grid_texts[key] = text
+    if not request.choice.compare:
+        return make_grids(config, rules, grid_texts)
+    known_rules = config.exit_rules()
+    if flags.rules:
+        rules = [rule for rule in rules if rule in known_rules]
+    else:
+        rules = [own_setting(config)[config.rule_key]]
+    if not rules:
+        raise UserError(
+            f"--rules {' '.join(flags.rules or ())}: {directory} has none of them; its rules: "
+            f"{', '.join(sweepable(config))}"
+        )
+    keys_read = set().union(*(known_rules[rule].reads for rule in rules))
+    return make_grids(
+        config, rules, {key: text for key, text in grid_texts.items() if key in keys_read}
     )
 
 
@@ -146,19 +171,99 @@ def output_folder(directory: Path, output_dir: str | None) -> Path:
     return model_folder / "sweep"
 
 
+def compare_models(
+    request: SweepRequest, labs: Mapping[Path, Lab], recordings: Mapping[Path, Recording]
+) -> None:
+    """Compare models at equal costs, two models also under their own settings; write the results.
+
+    labs, recordings: by the models' folders.
+    """
+    models = request.choice.models()
+    check_labels([lab.job for lab in labs.values()])
+    check_rules(request, models, labs)
+    swept = {}
+    for name, folders in models.items():
+        swept[name] = [swept_model(labs[folder], recordings[folder]) for folder in folders]
+    first_lab = next(iter(labs.values()))
+    compared = compare_methods(swept, first_lab.parts, request.data.seed)
+    text = compared.as_markdown()
+    if len(models) == 2:
+        sides = {}
+        for name, folders in models.items():
+            sides[name] = [(labs[folder].job, recordings[folder]) for folder in folders]
+        text = f"{compare_two_models(sides, request.data.seed)}\n\n{text}"
+    for lab in labs.values():
+        lab.job.check_unchanged()
+    print(f"\n{text}", end="")
+    figure = request.choice.figure
+    if figure:
+        save_figure(compared.figure(), figure)
+        print(f"\nfigure: {figure}")
+    if request.data.output_dir:
+        results = RunFolder(request.data.output_dir)
+        results.write_text("compare.md", text)
+        results.write_text("compare.csv", as_csv(compared.csv_rows()))
+        if not request.sweep.tables_only:
+            save_figure(compared.figure(), results.path / "compare.png", results)
+        print(f"\ncompare.md and compare.csv: {results.path}")
+
+
+def check_rules(
+    request: SweepRequest, models: Mapping[str, Sequence[Path]], labs: Mapping[Path, Lab]
+) -> None:
+    """Raise UserError for seeds of one model with different rules, and for what no model reads.
+
+    models: the folders of each model's seeds, by name.
+    """
+    for name, folders in models.items():
+        rules = {directory: list(labs[directory].grids) for directory in folders}
+        if any(of_seed != rules[folders[0]] for of_seed in rules.values()):
+            raise UserError(
+                f"--compare {name}: the folders have different rules "
+                f"({'; '.join(f'{path}: {of_seed[0]}' for path, of_seed in rules.items())}); give "
+                "--rules"
+            )
+    grids = [lab.grids for lab in labs.values()]
+    rules_read = set().union(*grids)
+    keys_read = {key for of_model in grids for grid in of_model.values() for key in grid}
+    for rule in request.sweep.rules or ():
+        if rule not in rules_read:
+            raise UserError(f"--rules {rule}: no model of --compare has this rule")
+    for item in request.sweep.grid:
+        key = item.partition("=")[0]
+        if key not in keys_read:
+            raise UserError(f"--grid {item}: no rule that is compared reads {key}")
+
+
+def swept_model(lab: Lab, recording: Recording) -> SweptModel:
+    """Sweep a model for a comparison."""
+    lengths = lab.job.features.lengths.tolist()  # in tokens
+    full_depth = [lab.job.config.full_depth_flops(length) for length in lengths]
+    return SweptModel(fit_and_sweep(lab, recording), float(np.mean(full_depth)))
+
+
+def fit_and_sweep(lab: Lab, recording: Recording) -> Sweep:
+    """Fit those of --rules that are fitted, and sweep a model."""
+    config: EarlyExitConfig = lab.job.config
+    fitted_rules = lab.request.sweep.fitted_rules
+    if OPTIMAL_STOPPING in fitted_rules:
+        config = fit_stopping(config, recording, lab.parts.calibration)
+    if LEARNT in fitted_rules:
+        config = fit_learnt(config, recording, lab.parts.calibration)
+    return sweep(config, lab.grids, recording, lab.job.task)
+
+
 def sweep_model(lab: Lab, recording: Recording) -> None:
     """Sweep one model, pick a setting where --pick asks for one, and write all results."""
     flags, goal = lab.request.sweep, lab.request.choice.goal()
-    config: EarlyExitConfig = lab.job.config
-    if OPTIMAL_STOPPING in flags.fitted_rules:
-        config = fit_stopping(config, recording, lab.parts.calibration)
-    if LEARNT in flags.fitted_rules:
-        config = fit_learnt(config, recording, lab.parts.calibration)
-    swept = sweep(config, lab.grids, recording, lab.job.task)
-    start, choice = own_setting(config), None  # start: the setting that the explorer shows first
+    swept = fit_and_sweep(lab, recording)
+    start, choice = (
+        own_setting(swept.config),
+        None,
+    )  # start: the setting that the explorer shows first
     if goal:
         # Every rule costs a share of delta, so without --rules only the model's own is tested.
-        rules = flags.rules or [start[config.rule_key]]
+        rules = flags.rules or [start[swept.config.rule_key]]
         choice = choose(swept, goal, rules, lab.parts.calibration)
         if choice.setting is not None:
             start = swept.settings[choice.setting]
@@ -191,7 +296,10 @@ def write_figures(lab: Lab, recording: Recording, swept: Sweep, start: Setting) 
     """Write frontier.png and explorer.html, which opens at the setting `start`."""
     task, results = lab.job.task, RunFolder(lab.output)
     fronts = frontier_set(swept, lab.parts, BAND_RESAMPLES, lab.seed)
-    save_figure(frontier_figure(fronts, task), lab.output / "frontier.png", results)
+    figure = frontier_figure(fronts, task)
+    save_figure(figure, lab.output / "frontier.png", results)
+    if lab.request.choice.figure:
+        save_figure(figure, lab.request.choice.figure)
     answers = layer_answers(swept.config.exit_rule(), recording.tensors)
     scores = exit_scores(answers, task.multi_label)
     page = explorer_page(

@@ -1,7 +1,6 @@
 """The flags of sweep_exits.py. Loads no torch."""
 
 from dataclasses import dataclass
-from glob import glob
 from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
@@ -10,12 +9,14 @@ from elbert_base.errors import UserError
 from exit_lab.goals import Goal, MaxLatency, MaxRisk, parse_goal
 from runs.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, option
 from runs.settings import DevSettings
+from runs.trained_flags import folders_of
 
 PART = Allowed(low=0.01, high=0.99)
 LEARNT = "learnt"
 OPTIMAL_STOPPING = "optimal_stopping"
 # The exit rules that a sweep fits to recorded answers where --rules names them.
 FITTED_RULES = (LEARNT, OPTIMAL_STOPPING)
+FIGURE_FORMATS = (".png", ".pdf", ".svg")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,9 @@ class LabSettings(DevSettings):
 
     model_dir: str = option("", "folder of a trained model")
     data_dir: str = option(".", "folder with the task's .tsv files")
-    output_dir: str | None = option(None, "folder of the results; default: MODEL_DIR/sweep")
+    output_dir: str | None = option(
+        None, "folder of the results; default: MODEL_DIR/sweep; of models to compare: none"
+    )
     batch_size: int = option(1, "batch size of the recording; 1 is exact to the bit", AT_LEAST_1)
     do_lower_case: bool = option(False, "lower-case the text, for uncased models")
     no_cuda: bool = option(False, "use the CPU only")
@@ -63,20 +66,22 @@ class ChoiceSettings:
     )
     compare: list[str] | None = option(
         None,
-        "compare the rules at equal costs; with two models, these under their own rules. A "
-        "pattern in quotes is the mean of its folders, as of seeds",
+        "compare the rules at equal costs; with models, these, each under its own rule or those "
+        "of --rules. A pattern in quotes is the mean of its folders, as of seeds",
         metavar="MODEL",
         nargs="*",
+    )
+    figure: Path | None = option(
+        None, "file of the figure of the sweep or the comparison: .png, .pdf or .svg"
     )
     calibration_fraction: float = option(0.5, "share of the dev set used for choosing", PART)
 
     def models(self) -> dict[str, list[Path]]:
-        """List the folders of each model of --compare, by the model's name or pattern."""
-        folders = {}
-        for pattern in self.compare or ():
-            matches = sorted(Path(match) for match in glob(pattern))
-            folders[pattern] = matches or [Path(pattern)]  # that it does not exist is said later
-        return folders
+        """List the folders of each model of --compare, by the model's name or pattern.
+
+        Raises UserError for a pattern that no folder matches.
+        """
+        return {text: list(map(Path, folders_of(text))) for text in self.compare or ()}
 
     def goal(self) -> Goal | None:
         """Parse --pick, if it is given; see `parse_goal` for what it raises."""
@@ -101,6 +106,7 @@ class SweepRequest(NamedTuple):
         """Raise UserError for flags that do not go together."""
         goal = self.choice.goal()
         self.check_models(goal)
+        self.check_figure()
         if isinstance(goal, MaxRisk) and self.sweep.fitted_rules:
             raise UserError(
                 f"--rules {' '.join(self.sweep.fitted_rules)} fits the rule on the examples that "
@@ -114,15 +120,21 @@ class SweepRequest(NamedTuple):
             )
 
     def check_models(self, goal: Goal | None) -> None:
-        """Raise UserError unless the flags name one model to sweep, or two models to compare."""
-        models = self.choice.models()
-        if models:
-            sweeps_as_well = self.data.model_dir or self.data.output_dir or goal
-            is_clear = len(models) == 2 and not sweeps_as_well
+        """Raise UserError unless the flags name one model to sweep, or models to compare."""
+        if self.choice.models():
+            is_clear = not (self.data.model_dir or self.sweep.verify or goal)
         else:
             is_clear = bool(self.data.model_dir)
         if not is_clear:
             raise UserError(
-                "give --model_dir, the folder of a trained model; or --compare with two models, "
-                "each a folder or a pattern in quotes, without --model_dir, --output_dir and --pick"
+                "give --model_dir, the folder of a trained model; or --compare with models, each a "
+                "folder or a pattern in quotes, without --model_dir, --pick and --verify"
             )
+
+    def check_figure(self) -> None:
+        """Raise UserError for a figure in an unknown format, or in a sweep without figures."""
+        figure = self.choice.figure
+        if figure and figure.suffix not in FIGURE_FORMATS:
+            raise UserError(f"--figure {figure}: its name ends in {', '.join(FIGURE_FORMATS)}")
+        if figure and self.sweep.tables_only:
+            raise UserError(f"--figure {figure}: leave out --tables_only")

@@ -10,10 +10,12 @@ import shlex
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
+from glob import glob
 from itertools import chain
 from typing import Any
 
 from elbert_base.errors import UserError
+from elbert_base.files import file_hash
 from runs.flags import as_dict, expand_config_file, parse
 from runs.provenance import training_file, training_flags
 
@@ -51,14 +53,19 @@ def parse_with_trained_model(
     argv = expand_config_file(sys.argv[1:])
     folders = stated_folders(argv, folder_flags)
     model_dir = find_model_dir(folders)
-    if not model_dir and folder_flags:
-        check_folders(stated_folders(argv, folder_flags[:1]))
+    models_together = stated_folders(argv, folder_flags[:1])
+    if not model_dir:
+        check_folders(models_together)
     flags_then = training_flags(model_dir) if model_dir else {}
     if not model_dir or not flags_then:
         return parse(classes, description, argv)
     stated_names = {text.partition("=")[0].removeprefix("--") for text in argv}
     flags_then = {name: place_now(name, flags_then, model_dir) for name in flags_then}
     shared_names = TAKEN_FLAGS & flag_names(classes) & flags_then.keys()
+    if len(models_together) > 1:
+        # Each model's own tokenizer knows its case.
+        shared_names -= {"do_lower_case"}
+        check_agreement(models_together, flags_then, shared_names - stated_names)
     taken = flags_to_take({name: flags_then[name] for name in shared_names}, stated_names)
     if folder_flags[0].removeprefix("--") not in stated_names:
         taken.append(f"{folder_flags[0]}={model_dir}")
@@ -98,12 +105,27 @@ def place_now(name: str, flags_then: Mapping[str, Any], model_dir: str) -> Any:
 
 
 def stated_folders(argv: Sequence[str], folder_flags: Sequence[str]) -> list[str]:
-    """List the values of some flags, in the flags' order."""
+    """List the folders that some flags name, in the flags' order; see `folders_of`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in folder_flags:
         parser.add_argument(flag, nargs="*", default=[])
     values, _ = parser.parse_known_args(argv)
-    return list(chain.from_iterable(vars(values).values()))
+    texts = chain.from_iterable(vars(values).values())
+    return list(chain.from_iterable(map(folders_of, texts)))
+
+
+def folders_of(text: str) -> list[str]:
+    """List the folders that a flag's value means: one, or all that a pattern of it matches.
+
+    Raises UserError for a pattern, as `out/seed-*`, that no folder matches.
+    """
+    is_pattern = any(character in text for character in "*?[")
+    if not is_pattern or os.path.exists(text):  # a folder's name may have a bracket
+        return [text]
+    folders = sorted(path for path in glob(text) if os.path.isdir(path))
+    if not folders:
+        raise UserError(f"{text}: no folder matches this pattern")
+    return folders
 
 
 def find_model_dir(folders: Sequence[str]) -> str | None:
@@ -120,9 +142,39 @@ def check_folders(folders: Sequence[str]) -> None:
     Without this, the flags that the folder would have given would be asked for instead.
     """
     for folder in folders:
-        is_pattern = any(character in folder for character in "*?[")
-        if not is_pattern and not os.path.exists(folder):
+        if not os.path.exists(folder):
             raise UserError(f"{folder}: no such folder")
+
+
+def check_agreement(
+    model_dirs: Sequence[str], flags_of_first: Mapping[str, Any], names: Collection[str]
+) -> None:
+    """Raise UserError for models that are used together, but were trained with different flags.
+
+    model_dirs: the first has the flags `flags_of_first`. names: the flags in which they must agree.
+    """
+    first, *others = model_dirs
+    for other in others:
+        flags_then = training_flags(other)
+        for name in sorted(names & flags_then.keys()):
+            value, value_there = flags_of_first[name], place_now(name, flags_then, other)
+            is_same = value == value_there or (
+                name in PATH_FLAGS and same_content(str(value), str(value_there))
+            )
+            if not is_same:
+                raise UserError(
+                    f"{first} was trained with --{name} {value}, {other} with {value_there}: give "
+                    f"the --{name} that all are to have here"
+                )
+
+
+def same_content(path: str, other: str) -> bool:
+    """Tell whether two paths lead to the same file or folder, or to files with one content."""
+    if not (os.path.exists(path) and os.path.exists(other)):
+        return False
+    if os.path.isfile(path) and os.path.isfile(other):
+        return file_hash(path) == file_hash(other)
+    return os.path.samefile(path, other)
 
 
 def flag_names(classes: Sequence[type]) -> set[str]:

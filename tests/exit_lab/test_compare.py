@@ -17,6 +17,7 @@ from exit_lab.estimates import estimate
 from exit_lab.explorer import PageInfo, explorer_page
 from exit_lab.figures import curve_of
 from exit_lab.frontiers import FrontierSet, Mixture, Point, frontier_set, mixture_within
+from exit_lab.methods import SweptModel, compare_methods
 from glue.tasks import TASKS
 from tests.conftest import job_of, random_ids, run_of, tiny_model
 from tests.exit_lab.builders import EVIL, SWEPT_RULES, explored, swept
@@ -175,6 +176,69 @@ def test_two_models_differ_by_scipys_paired_bootstrap():
     text = compare_two_models({"a": models[:1], "b*": models[1:]}, seed=0)
     assert "| mean of 2 seeds, b* |" in text
     assert f" {np.mean(answers[1:]):.4f} [" in text
+
+
+def test_methods_over_seeds_are_the_means_of_the_best_settings_at_a_cost():
+    """By brute force over all settings; the second name is a model of half the FLOPs.
+
+    The interval of the difference of two single models is scipy's, of the examples that report.
+    """
+    sweeps = [swept(2, "rte", ["entropy", "patience"], examples=200, seed=s)[0] for s in range(3)]
+    # The same examples: the labels of the first, and answers that are right as often.
+    labels = sweeps[0].labels
+    sweeps = [
+        dataclasses.replace(
+            made,
+            labels=labels,
+            predictions=np.where(made.predictions == made.labels, labels, 1 - labels),
+        )
+        for made in sweeps
+    ]
+    parts = split(200, 0.5, seed=1)
+    large = [SweptModel(made, 2e9) for made in sweeps[:2]]
+    compared = compare_methods({"a*": large, "b": [SweptModel(sweeps[2], 1e9)]}, parts, seed=0)
+    assert [method.name for method in compared.methods] == [
+        "a*: entropy", "a*: patience", "b: entropy", "b: patience"
+    ]  # fmt: skip
+
+    def best(made: Sweep, rule: str, limit: float) -> tuple[np.ndarray, float]:
+        """Which of the reporting examples are right, and their cost."""
+        exits = made.exit_layer[made.of_rule(rule)]
+        cost = made.cost(exits, parts.calibration)
+        metric = made.main_metric(exits, parts.calibration)
+        number = first_allowed(cost <= limit + 1e-9, -metric, cost)
+        report = exits[number][parts.report]
+        answers = made.predictions[report - 1, parts.report]
+        return answers == labels[parts.report], report.mean() / 5
+
+    for method, limit in product(compared.methods, (0.45, 0.8)):
+        made, share = (sweeps[:2], 1) if method.name.startswith("a") else (sweeps[2:], 0.5)
+        outcome = method.within(limit)
+        if outcome is None:
+            assert (method.name, limit) == ("a*: patience", 0.45)
+            continue
+        of_seeds = [best(one, method.rule, limit / share) for one in made]
+        assert outcome.metric[0] == pytest.approx(np.mean([right for right, _ in of_seeds]))
+        assert outcome.cost == pytest.approx(share * np.mean([cost for _, cost in of_seeds]))
+    small = compared.methods[2]
+    assert small.within(0.09) is None  # its first layer costs 0.1
+    assert max(cost for _, cost, *_ in small.curve(10).T) <= 0.5
+    both = {"a": large[:1], "b": [SweptModel(sweeps[2], 1e9)]}
+    a, _, b, _ = compare_methods(both, parts, seed=0).methods
+    difference = estimate(b.within(0.4).metric - a.within(0.4).metric)
+    right_b, _ = best(sweeps[2], "entropy", 0.8)
+    right_a, _ = best(sweeps[0], "entropy", 0.4)
+    expected = bootstrap(
+        (right_b, right_a),
+        lambda x, y, axis: x.mean(axis) - y.mean(axis),
+        paired=True,
+        method="percentile",
+        rng=0,
+    )
+    assert difference[1:] == pytest.approx([*expected.confidence_interval], abs=0.03)
+    text = compare_methods(both, parts, seed=0).as_markdown()
+    assert "| cost ≤ 0.40 |" in text
+    assert f" {difference.difference_text()} |" in text
 
 
 def test_a_choice_that_a_random_mixture_matches_is_called_so():

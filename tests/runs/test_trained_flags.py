@@ -11,7 +11,7 @@ import pytest
 from elbert_base.errors import UserError
 from runs.flags import option
 from runs.settings import DataSettings
-from runs.trained_flags import parse_with_trained_model
+from runs.trained_flags import check_agreement, folders_of, parse_with_trained_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,3 +115,27 @@ def test_without_a_model_all_flags_are_the_commands_own(parsed, tmp_path, capsys
     assert capsys.readouterr().out == ""
     with pytest.raises(UserError, match="typo: no such folder"):
         parsed("--output_dir", tmp_path / "typo")
+
+
+def test_models_that_are_used_together_have_the_same_data(tmp_path):
+    """Copies of a file are the same data; a list of folders is also a pattern of theirs."""
+    tables = {"a": "text,label\n", "b": "text,label\n", "c": "text,label\nother,1\n"}
+    flags = {}
+    for name, table in tables.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "dev.csv").write_text(table)
+        flags[name] = {"validation_file": str(folder / "dev.csv"), "max_seq_length": 32}
+        about = {"provenance": {"flags": flags[name]}}
+        (folder / "training.json").write_text(json.dumps(about))
+    folders = folders_of(f"{tmp_path}/*")
+    assert folders == [str(tmp_path / name) for name in "abc"]
+    names = {"validation_file", "max_seq_length"}
+    check_agreement(folders[:2], flags["a"], names)
+    check_agreement(folders, flags["a"], {"max_seq_length"})  # the command has the other one
+    with pytest.raises(UserError, match=r"a was trained with --validation_file .*, .*c with"):
+        check_agreement(folders, flags["a"], names)
+    bracket = tmp_path / "[abc]"
+    bracket.mkdir()
+    assert folders_of(str(bracket)) == [str(bracket)]
+    assert folders_of("albert/albert-base-v2") == ["albert/albert-base-v2"]

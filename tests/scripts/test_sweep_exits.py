@@ -269,7 +269,51 @@ def test_models_are_compared_in_one_table(place, sweep, script):
     two = ("--compare", place / "models/rte", place / "models/rte-*")
     out = script(sweep_exits.main, *flags(place, "rte", *two)[2:]).done().out
     assert f"| rte, 70 examples | {two[1]} | {two[2]} | second − first |" in out
-    sweep(place, "rte", *two).refused("without --model_dir", "two models")
+    sweep(place, "rte", *two).refused("without --model_dir")
+
+
+def test_patterns_of_models_are_all_that_a_comparison_needs(place, ponder_place, script, tmp_path):
+    """Rules of two modes on the data of their trainings: a curve each, a table, a figure."""
+    models = place / "models"
+    for number in (1, 2):
+        shutil.copytree(models / "rte", models / f"elbert-{number}")
+    shutil.copytree(ponder_place / "models/rte", models / "ponder-1")
+    (models / "elbert-2.log").touch()  # no folder
+    flags_then = {"task_name": "rte", "data_dir": str(place / "data/rte"), "max_seq_length": 32}
+    for folder in models.glob("*-?"):
+        about = {"provenance": {"flags": flags_then}}
+        (folder / "training.json").write_text(json.dumps(about))
+
+    def compare(*more):
+        return script(sweep_exits.main, "--compare", *more, "--no_cuda")
+
+    names = (f"{models}/elbert-*", f"{models}/ponder-*")
+    rules = ("--rules", "entropy", "patience", "threshold", "--grid", "exit_thres=0:1:0.1")
+    out = ("--output_dir", tmp_path / "out", "--figure", tmp_path / "figure.pdf")
+    text = compare(*names, *rules, *out).done().out
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
+    labels = [f"{names[0]}: {rule} (2 seeds)" for rule in ("entropy", "patience")]
+    labels.append(f"{names[1]}: threshold")
+    assert [label for label in rows if ": " in label] == [*labels, *labels, *labels[1:]]
+    assert (tmp_path / "out/compare.md").read_text() in text
+    assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "out/compare.png").read_bytes().startswith(b"\x89PNG")
+    rows = rows_of(tmp_path / "out/compare.csv")
+    # Two seeds with the same weights are one model.
+    alone = ("--rules", "entropy", "--grid", "exit_thres=0:1:0.1", "--tables_only")
+    compare(models / "elbert-1", *alone, "--output_dir", tmp_path / "one").done()
+    means = [row["acc"] for row in rows if row["method"].endswith("entropy")]
+    assert means == [row["acc"] for row in rows_of(tmp_path / "one/compare.csv")]
+    assert len({*means}) > 1
+
+    compare(names[0] + "x").refused(names[0] + "x", "no folder matches")
+    compare(*names, "--rules", "entropy").refused(f"{models}/ponder-1 has none of them")
+    compare(names[0], "--rules", "entropy", "--grid", "margin=0").refused("--grid margin=0")
+    compare(names[0], "--figure", "a.jpg").refused("a.jpg", ".png, .pdf, .svg")
+    flags_then["max_seq_length"] = 16
+    about = {"provenance": {"flags": flags_then}}
+    (models / "elbert-2/training.json").write_text(json.dumps(about))
+    compare(*names).refused("elbert-2 with 16", "give the --max_seq_length")
 
 
 @pytest.mark.parametrize("task", [pytest.param("rte", marks=pytest.mark.slow), "mnli", "sts-b"])
