@@ -1,9 +1,10 @@
 """Edit one key of a trained model's configuration.
 
+    python ./change_config.py --key exit_thres --value 0.1 --model_dir out/albert_base/RTE
     python ./change_config.py --key exit_thres --value 0.1 --task RTE --model albert_base \\
         --out_dir out/albert_base
 
-edits OUT_DIR/TASK/config.json. If the file that its `exit_config_path` names has the key, the
+edit out/albert_base/RTE/config.json. If the file that its `exit_config_path` names has the key, the
 command edits that file instead, since its value wins. Files are replaced atomically.
 """
 
@@ -87,21 +88,24 @@ def main() -> None:
         "--key", required=True, help="key to set, e.g. exit_thres, cnt_thres, thres_name"
     )
     parser.add_argument("--value", required=True, help="new value")
-    parser.add_argument("--task", required=True, help="folder of the task under --out_dir")
-    parser.add_argument("--model", required=True, help="name of the model, printed in the message")
+    parser.add_argument("--model_dir", type=Path, help="folder of the trained model")
+    parser.add_argument("--task", help="in place of --model_dir: the model's folder in --out_dir")
+    parser.add_argument("--model", default="", help="name of the model, printed in the message")
     parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
     args = parser.parse_args()
-    directory = Path(args.out_dir) / args.task
+    if bool(args.model_dir) == bool(args.task):
+        raise UserError("give --model_dir, the folder of a trained model, or --out_dir and --task")
+    directory = args.model_dir or Path(args.out_dir) / args.task
     config_path = directory / "config.json"
     if not config_path.exists():
         raise UserError(
             f"{config_path}: no such file; train first with run_glue.py "
-            f"--do_train --output_dir {directory}, or check --out_dir and --task"
+            f"--do_train --output_dir {directory}, or check --model_dir, or --out_dir and --task"
         )
     edit = change(directory, args.key, args.value)
     old = json.dumps(edit.old_value)
     new = json.dumps(edit.new_value)
-    print(f"{args.model} {edit.path}: {args.key} {old} -> {new}")
+    print(f"{args.model} {edit.path}: {args.key} {old} -> {new}".lstrip())
 
 
 if __name__ == "__main__":

@@ -90,7 +90,10 @@ def main() -> None:
         "--albert_config_file", required=True, help="its albert_config.json, or a config.json"
     )
     parser.add_argument(
-        "--pytorch_dump_path", required=True, help="a directory, or a file that ends in .bin"
+        "--pytorch_dump_path",
+        "--model_dir",
+        required=True,
+        help="a directory, or a file that ends in .bin",
     )
     parser.add_argument(
         "--save_format",

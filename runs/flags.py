@@ -128,7 +128,8 @@ def option(default: Any, meaning: str, allowed: Allowed = ANY, **argparse_option
     Args:
         default: `...` for a flag that must be given.
         meaning: a noun phrase for --help.
-        argparse_options: choices, metavar, nargs, const or type, as `add_argument` has them.
+        argparse_options: choices, metavar, nargs, const or type, as `add_argument` has them; and
+            alias, another name of the flag.
     """
     metadata = {
         "help": meaning.replace("%", "%%"),  # argparse formats it
@@ -150,11 +151,13 @@ class Flag:
         field: the field.
         allowed: its values.
         argparse_options: keyword arguments of `add_argument`.
+        alias: another name of the flag; "" where it has none.
     """
 
     field: Field
     allowed: Allowed
     argparse_options: Mapping[str, Any]
+    alias: str = ""
 
     @property
     def name(self) -> str:
@@ -176,7 +179,10 @@ class Flag:
             argparse_options["action"] = "store_true"
         else:
             argparse_options.setdefault("type", self.allowed.reader(kind))
-        parser.add_argument(*spellings(self.name), **argparse_options)
+        names = spellings(self.name)
+        if self.alias:
+            names.append(f"--{self.alias}")
+        parser.add_argument(*names, **argparse_options)
 
 
 def spellings(name: str) -> list[str]:
@@ -198,7 +204,9 @@ def flags_of(settings_class: type) -> Iterator[Flag]:
             declared = getattr(base, "__dataclass_fields__", {}).get(entry.name)
             if declared and declared.metadata:
                 metadata = dict(declared.metadata)
-                yield Flag(entry, metadata.pop("allowed"), metadata)
+                allowed = metadata.pop("allowed")
+                alias = metadata.pop("alias", "")
+                yield Flag(entry, allowed, metadata, alias)
                 break
 
 

@@ -37,7 +37,9 @@ class RunSettings:
     do_train: bool = option(
         False, "train a model; --resume_from_checkpoint continues a stopped run", FREE
     )
-    output_dir: str = option(..., "folder of the trained model and the results", FREE)
+    output_dir: str = option(
+        ..., "folder of the trained model and the results", FREE, alias="model_dir"
+    )
     overwrite_output_dir: bool = option(False, "overwrite the contents of --output_dir", FREE)
     resume_from_checkpoint: str | None = option(
         None,

@@ -35,6 +35,8 @@ COLUMN_FLAGS = frozenset(
 MODEL_FLAGS = frozenset({"model_type", "model_name_or_path", "max_seq_length", "do_lower_case"})
 TAKEN_FLAGS = TASK_FLAGS | FILE_FLAGS | COLUMN_FLAGS | MODEL_FLAGS
 PATH_FLAGS = FILE_FLAGS | {"data_dir"}
+# Of the folder of a trained model, which every script knows as --model_dir.
+SAME_FOLDER = {"--output_dir": ["--model_dir"]}
 
 
 def parse_with_trained_model(
@@ -67,7 +69,7 @@ def parse_with_trained_model(
         shared_names -= {"do_lower_case"}
         check_agreement(models_together, flags_then, shared_names - stated_names)
     taken = flags_to_take({name: flags_then[name] for name in shared_names}, stated_names)
-    if folder_flags[0].removeprefix("--") not in stated_names:
+    if not models_together:
         taken.append(f"{folder_flags[0]}={model_dir}")
     groups = parse(classes, description, [*taken, *argv])
     remarks = [f"taken from it: {shlex.join(taken)}"] if taken else []
@@ -108,7 +110,7 @@ def stated_folders(argv: Sequence[str], folder_flags: Sequence[str]) -> list[str
     """List the folders that some flags name, in the flags' order; see `folders_of`."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for flag in folder_flags:
-        parser.add_argument(flag, nargs="*", default=[])
+        parser.add_argument(flag, *SAME_FOLDER.get(flag, ()), nargs="*", default=[])
     values, _ = parser.parse_known_args(argv)
     texts = chain.from_iterable(vars(values).values())
     return list(chain.from_iterable(map(folders_of, texts)))

@@ -18,7 +18,7 @@ from runs.trained_flags import check_agreement, folders_of, parse_with_trained_m
 class Places:
     """Folders."""
 
-    output_dir: str = option("", "folder of the model")
+    output_dir: str = option("", "folder of the model", alias="model_dir")
     model_name_or_path: str = option("", "folder of the weights")
 
 
@@ -47,7 +47,7 @@ def parsed(tmp_path, monkeypatch):
     return parse
 
 
-@pytest.mark.parametrize("flag", ["--output_dir", "--model_name_or_path"])
+@pytest.mark.parametrize("flag", ["--output_dir", "--model_dir", "--model_name_or_path"])
 def test_what_is_left_out_is_the_trainings(flag, parsed, tmp_path, capsys):
     data, places = parsed(flag, tmp_path)
     assert (data.task_name, data.data_dir, data.max_seq_length) == ("RTE", str(tmp_path), 32)
@@ -113,8 +113,9 @@ def test_without_a_model_all_flags_are_the_commands_own(parsed, tmp_path, capsys
     assert (data.task_name, data.max_seq_length) == ("MRPC", 128)
     assert places.output_dir == str(tmp_path / "none")
     assert capsys.readouterr().out == ""
-    with pytest.raises(UserError, match="typo: no such folder"):
-        parsed("--output_dir", tmp_path / "typo")
+    for flag in ("--output_dir", "--model_dir"):
+        with pytest.raises(UserError, match="typo: no such folder"):
+            parsed(flag, tmp_path / "typo")
 
 
 def test_models_that_are_used_together_have_the_same_data(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+import change_config
 from change_config import change
 from elbert import UserError, load_config
 from elbert_base.keys import ELBERT_KEYS
@@ -97,6 +98,17 @@ def test_a_key_is_edited_where_it_counts_even_if_its_value_was_wrong(model, edit
     assert (json.loads(path.read_text()), config_of(model)) == ({"exit_thres": 0.3}, before)
     edit("cnt_thres", "2").done()  # not a key of that file
     assert config_of(model)["cnt_thres"] == 2
+
+
+def test_the_folder_is_named_as_in_other_scripts_or_as_published(model, script):
+    edit = ("--key", "exit_thres", "--value")
+    published = ("--task", model.name, "--out_dir", model.parent)
+    said = script(change_config.main, *edit, "0.3", "--model_dir", model).done().out
+    assert said == f"{model / 'config.json'}: exit_thres 0.1 -> 0.3\n"
+    said = script(change_config.main, *edit, "0.4", *published, "--model", "tiny").done().out
+    assert said == f"tiny {model / 'config.json'}: exit_thres 0.3 -> 0.4\n"
+    for folders in ((), (*published, "--model_dir", model)):
+        script(change_config.main, *edit, "0.5", *folders).refused("--model_dir", "--task")
 
 
 def test_keys_that_fix_the_shape_of_trained_weights_stay(model, edit, tmp_path, script):

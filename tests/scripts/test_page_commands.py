@@ -61,6 +61,24 @@ def test_every_flag_on_the_pages_exists(script):
     assert len(known) >= 10
 
 
+# Scripts that neither read nor write the folder of one trained model.
+WITHOUT_A_MODEL = {
+    "download_glue_data": "data",
+    "make_classifier": "makes a project, --output_dir, with the model in its folder `model`",
+    "reproduce": "entries with several models each",
+    "run_parity": "keeps no model",
+}
+
+
+def test_every_script_calls_the_folder_of_a_trained_model_model_dir(script):
+    """As well as by its published name, if it has one."""
+    for path in sorted(ROOT.glob("*.py")):
+        shown = script(import_module(path.stem).main, "--help").done().out
+        assert ("--model_dir" in shown) != (path.stem in WITHOUT_A_MODEL), path.stem
+    for path in ("serve", "browser_demo", "spark_classify"):
+        assert '"--model_dir"' in (ROOT / f"examples/{path}.py").read_text()
+
+
 # What stands in for the reader's machine: an environment that is there, no network.
 READERS_MACHINE = """
 set -euo pipefail
