@@ -56,6 +56,7 @@ class Choice:
 
     setting: int | None  # its number in the sweep; None where no setting qualifies
     reason: str  # how it was chosen, for a message
+    max_drop: float | None = None  # the largest loss that was asked for, in units of the metric
 
 
 def choose(swept: Sweep, goal: Goal, rules: Sequence[str], rows: np.ndarray) -> Choice:
@@ -84,6 +85,7 @@ def choose(swept: Sweep, goal: Goal, rules: Sequence[str], rows: np.ndarray) -> 
     return Choice(
         first_allowed(metric >= full_depth - goal.limit - TOLERANCE, cost, -metric),
         f"cheapest setting within {goal.limit:g} of full depth",
+        max_drop=goal.limit,
     )
 
 

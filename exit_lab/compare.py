@@ -13,8 +13,8 @@ from elbert.configuration import EarlyExitConfig
 from elbert.loading.configs import label_names
 from elbert.rules import scan_answers
 from elbert_base.errors import UserError
-from exit_lab.choice import TOLERANCE, Parts
-from exit_lab.estimates import estimate, widen_shares
+from exit_lab.choice import TOLERANCE, Choice, Parts
+from exit_lab.estimates import Estimate, estimate, widen_shares
 from exit_lab.frontiers import FrontierSet, Point, frontier_set
 from glue.metrics import METRICS
 from runs.console import markdown_table
@@ -99,12 +99,16 @@ def table_of_points(
 # A choice.
 
 
-def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
-    """Report a setting on both parts of the examples: as Markdown.
+def held_out_report(swept: Sweep, choice: Choice, parts: Parts, seed: int) -> str:
+    """Report a chosen setting on both parts of the examples: as Markdown.
 
-    It ends with whether the setting beats a random mixture of two layers that costs as much, on the
-    report part.
+    A table; then in words what is saved and what new data may lose; then whether the setting beats
+    a random mixture of two layers that costs as much, on the report part. Raises ValueError where
+    no setting was chosen.
     """
+    setting = choice.setting
+    if setting is None:
+        raise ValueError(choice.reason)
     fronts = frontier_set(swept, parts, RESAMPLES, seed, (RANDOM_MIXTURE, ORACLE))
     full_depth = swept.truncations[-1:]
     exits = np.concatenate([swept.exit_layer[setting][None], full_depth])  # (2, examples)
@@ -130,14 +134,44 @@ def held_out_report(swept: Sweep, setting: int, parts: Parts, seed: int) -> str:
     main_metric = swept.task.primary_metric
     _, report_cost = costs
     point = Point([setting], report_cost, report[main_metric][0])
+    early, full = report[main_metric]
+    words = in_words(main_metric, estimate(full - early), report_cost, choice.max_drop)
     verdict = verdict_on(fronts, point, main_metric)
-    return f"{markdown_table(columns, rows)}\n\n{verdict}"
+    return f"{markdown_table(columns, rows)}\n\n{words}\n\n{verdict}"
 
 
 def held_out_row(name: str, calibration: float, report: np.ndarray) -> list[str]:
     """Format a metric on both parts; report: (1 + resamples,)."""
     value, low, high = estimate(report)
     return [name, f"{calibration:.4f}", f"{value:.4f}", f"{low:.4f} … {high:.4f}"]
+
+
+def in_words(metric_name: str, drop: Estimate, cost: float, max_drop: float | None) -> str:
+    """Say what a setting saves, what new data may lose, and what to do if that is too much.
+
+    Args:
+        metric_name: of the metric.
+        drop: how far it fell from full depth on the report part.
+        cost: mean share of layers that ran there.
+        max_drop: the largest loss that was asked for, or None.
+    """
+    if drop.value > TOLERANCE:
+        change = f"lowers {metric_name} by {drop.value:.4f}"
+    elif drop.value < -TOLERANCE:
+        change = f"raises {metric_name} by {-drop.value:.4f}"
+    else:
+        change = f"leaves {metric_name} as it is"
+    loses = f"lose up to {drop.high:.4f}" if drop.high > TOLERANCE else "lose nothing"
+    lines = [
+        f"Stopping early saves {1 - cost:.0%} of the layers and {change} on the report part.",
+        f"New texts of the same kind may {loses} (95% interval).",
+    ]
+    if max_drop is not None and drop.high > max_drop + TOLERANCE:
+        lines.append(
+            f"You asked for at most {max_drop:g}, which holds on the calibration part alone. "
+            f"If {drop.high:.4f} is too much, label more dev rows, or give a smaller max_drop."
+        )
+    return "\n".join(lines)
 
 
 def verdict_on(fronts: FrontierSet, point: Point, metric_name: str) -> str:

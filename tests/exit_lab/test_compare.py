@@ -11,7 +11,7 @@ from scipy.stats import bootstrap
 from answers.predict import record_layers, run_all
 from answers.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION, Recording, Sweep
 from elbert import ElbertConfig
-from exit_lab.choice import Parts, first_allowed, split
+from exit_lab.choice import Choice, Parts, first_allowed, split
 from exit_lab.compare import compare_two_models, held_out_report, points_within
 from exit_lab.estimates import estimate
 from exit_lab.explorer import PageInfo, explorer_page
@@ -245,12 +245,32 @@ def test_a_choice_that_a_random_mixture_matches_is_called_so():
     made, _ = swept(2, "rte", rules=["entropy"], examples=200)
     parts = split(200, 0.5, seed=0)
     layer = dataclasses.replace(made, exit_layer=made.truncations[1:2], settings=[{}])
-    text = held_out_report(layer, 0, parts, seed=0)
+    text = held_out_report(layer, Choice(0, ""), parts, seed=0)
     assert "\nNot shown to be better than a coin that stops each example at layer " in text
     oracle = dataclasses.replace(layer, exit_layer=made.oracle[-1:])
-    text = held_out_report(oracle, 0, parts, seed=0)
+    text = held_out_report(oracle, Choice(0, ""), parts, seed=0)
     assert "\nBetter than" in text
     assert text.endswith("as a share of the oracle's: 1.00 [1.00, 1.00]\n")
+
+
+def test_a_choice_is_told_in_words_that_agree_with_its_table():
+    made, _ = swept(2, "rte", rules=["entropy"], examples=200)
+    parts = split(200, 0.5, seed=0)
+    layer = dataclasses.replace(made, exit_layer=made.truncations[1:2], settings=[{}])
+    text = held_out_report(layer, Choice(0, "", max_drop=0.01), parts, seed=0)
+    table, words, _ = text.split("\n\n", 2)
+    row = next(line for line in table.splitlines() if "drop from full depth" in line)
+    _, _, _, value, bounds, _ = (cell.strip() for cell in row.split("|"))
+    assert float(value) > 0.01  # of layer 2: a loss
+    assert f"by {value}" in words
+    assert f"may lose up to {bounds.split()[-1]}" in words
+    assert f"saves {1 - 2 / made.num_layers:.0%} of the layers" in words
+    assert "You asked for at most 0.01" in words
+    same = dataclasses.replace(made, exit_layer=made.truncations[-1:], settings=[{}])
+    text = held_out_report(same, Choice(0, "", max_drop=0.01), parts, seed=0)
+    assert "saves 0% of the layers and leaves acc as it is" in text
+    assert "may lose nothing" in text
+    assert "You asked" not in text
 
 
 # Figures: lines that are true. tests/robustness opens the explorer in a browser.
