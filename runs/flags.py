@@ -122,18 +122,26 @@ REPLACEMENTS = {
 # Declaring flags.
 
 
-def option(default: Any, meaning: str, allowed: Allowed = ANY, **argparse_options: Any) -> Any:
+def option(
+    default: Any,
+    meaning: str,
+    allowed: Allowed = ANY,
+    is_common: bool = False,
+    **argparse_options: Any,
+) -> Any:
     """Declare a dataclass field that is a flag.
 
     Args:
         default: `...` for a flag that must be given.
         meaning: a noun phrase for --help.
+        is_common: whether most users need it, so that --help has it in its first group.
         argparse_options: choices, metavar, nargs, const or type, as `add_argument` has them; and
             alias, another name of the flag.
     """
     metadata = {
         "help": meaning.replace("%", "%%"),  # argparse formats it
         "allowed": allowed,
+        "is_common": is_common,
         **argparse_options,
     }
     if default is ...:
@@ -150,12 +158,14 @@ class Flag:
     Attributes:
         field: the field.
         allowed: its values.
+        is_common: whether most users need it.
         argparse_options: keyword arguments of `add_argument`.
         alias: another name of the flag; "" where it has none.
     """
 
     field: Field
     allowed: Allowed
+    is_common: bool
     argparse_options: Mapping[str, Any]
     alias: str = ""
 
@@ -206,7 +216,8 @@ def flags_of(settings_class: type) -> Iterator[Flag]:
                 metadata = dict(declared.metadata)
                 allowed = metadata.pop("allowed")
                 alias = metadata.pop("alias", "")
-                yield Flag(entry, allowed, metadata, alias)
+                is_common = metadata.pop("is_common")
+                yield Flag(entry, allowed, is_common, metadata, alias)
                 break
 
 
@@ -229,7 +240,7 @@ class FlagParser(argparse.ArgumentParser):
     """An argparse parser without abbreviations, whose errors are one line with the nearest flags.
 
     classes: of settings. Each is a group of --help, with the last word of the class's name for a
-    title.
+    title; the flags that most users need stand before these, in a group of their own.
     """
 
     def __init__(self, description: str | None = None, classes: Sequence[type] = ()) -> None:
@@ -239,11 +250,26 @@ class FlagParser(argparse.ArgumentParser):
             formatter_class=HelpFormatter,
             allow_abbrev=False,
         )
+        self.add_common_flags(classes)
         for settings_class in classes:
             group = self.add_argument_group(
                 group_title(settings_class), inspect.getdoc(settings_class)
             )
             for flag in flags_of(settings_class):
+                if not flag.is_common:
+                    flag.add_to(group)
+
+    def add_common_flags(self, classes: Sequence[type]) -> None:
+        """Add the flags that most users need."""
+        common = [
+            flag
+            for settings_class in classes
+            for flag in flags_of(settings_class)
+            if flag.is_common
+        ]
+        if common:
+            group = self.add_argument_group("flags that most users need")
+            for flag in common:
                 flag.add_to(group)
 
     # argparse's has overloads for a namespace, which no script here gives.

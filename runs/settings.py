@@ -35,10 +35,13 @@ class RunSettings:
     """Output, resuming and devices of a run."""
 
     do_train: bool = option(
-        False, "train a model; --resume_from_checkpoint continues a stopped run", FREE
+        False,
+        "train a model; --resume_from_checkpoint continues a stopped run",
+        FREE,
+        is_common=True,
     )
     output_dir: str = option(
-        ..., "folder of the trained model and the results", FREE, alias="model_dir"
+        ..., "folder of the trained model and the results", FREE, is_common=True, alias="model_dir"
     )
     overwrite_output_dir: bool = option(False, "overwrite the contents of --output_dir", FREE)
     resume_from_checkpoint: str | None = option(
@@ -48,12 +51,15 @@ class RunSettings:
         nargs="?",
         const="latest",
         metavar="PATH|latest",
+        is_common=True,
     )
     save_total_limit: int | None = option(
         None, "number of checkpoints to keep, the newest; default: all", COUNT
     )
-    seed: int = option(42, "random seed", SEED)
-    do_lower_case: bool = option(False, "lower-case the text, as uncased models expect")
+    seed: int = option(42, "random seed", SEED, is_common=True)
+    do_lower_case: bool = option(
+        False, "lower-case the text, as uncased models expect", is_common=True
+    )
     no_cuda: bool = option(False, "use the CPU only", FREE)
     bf16: bool = option(False, "train in bfloat16 mixed precision")
     max_grad_norm: float = option(
@@ -65,10 +71,12 @@ class RunSettings:
 class Schedule:
     """Steps, batches and rates of --do_train."""
 
-    per_gpu_train_batch_size: int = option(8, "examples per batch in each process", COUNT)
+    per_gpu_train_batch_size: int = option(
+        8, "examples per batch in each process", COUNT, is_common=True
+    )
     gradient_accumulation_steps: int = option(1, "batches per optimiser step", AT_LEAST_1)
     optimizer: str = option("adamw", "optimiser: AdamW or LAMB", choices=("adamw", "lamb"))
-    learning_rate: float = option(5e-5, "peak learning rate", AT_LEAST_0)
+    learning_rate: float = option(5e-5, "peak learning rate", AT_LEAST_0, is_common=True)
     max_steps: int = option(10_000, "optimiser steps", AT_LEAST_1)
     warmup_steps: int = option(0, "warm-up steps", AT_LEAST_0)
     weight_decay: float = option(
@@ -110,7 +118,9 @@ class ScriptSettings(Protocol):
 class ModelSettings:
     """The model that training starts from."""
 
-    model_name_or_path: str = option(..., "pre-trained weights: folder or hub name", FREE)
+    model_name_or_path: str = option(
+        ..., "pre-trained weights: folder or hub name", FREE, is_common=True
+    )
     config_name: str = option(
         "", "model configuration: config.json or its folder; default: beside the weights", FREE
     )
@@ -129,15 +139,18 @@ class ModelSettings:
 class DevSettings:
     """The dev set of one of GLUE's tasks, or of the user's own."""
 
-    task_name: str | None = option(None, "GLUE task, e.g. RTE")
-    data_dir: str | None = option(None, "folder with the task's .tsv files", FREE)
-    validation_file: str | None = option(None, "validation table, in place of --task_name", FREE)
+    task_name: str | None = option(None, "GLUE task, e.g. RTE", is_common=True)
+    data_dir: str | None = option(None, "folder with the task's .tsv files", FREE, is_common=True)
+    validation_file: str | None = option(
+        None, "validation table, in place of --task_name", FREE, is_common=True
+    )
     text_column_names: str | None = option(
-        None, "names of the text columns; default: sentence1[,sentence2]"
+        None, "names of the text columns; default: sentence1[,sentence2]", is_common=True
     )
     label_column_name: str | None = option(
         None,
         "name of the label column; default: label; A,B,C: several labels, a column of 0 and 1 each",
+        is_common=True,
     )
     label_separator: str | None = option(
         None, "separator of several labels in a cell of the label column"
@@ -156,7 +169,9 @@ class DevSettings:
         "match labels that have no name in common by their order: those of a file, a checkpoint's "
         "head or a teacher",
     )
-    max_seq_length: int = option(128, "maximum tokens per text; longer texts are truncated")
+    max_seq_length: int = option(
+        128, "maximum tokens per text; longer texts are truncated", is_common=True
+    )
     max_eval_samples: int | None = option(None, "use only the first N dev examples", COUNT)
 
     @property
@@ -169,7 +184,9 @@ class DevSettings:
 class DataSettings(DevSettings):
     """The task: one of GLUE's, or the user's own files: CSV, TSV or JSON lines."""
 
-    train_file: str | None = option(None, "training table: sentence1[,sentence2],label", FREE)
+    train_file: str | None = option(
+        None, "training table: sentence1[,sentence2],label", FREE, is_common=True
+    )
     test_file: str | None = option(None, "test table, labels not needed", FREE)
     unlabelled_file: str | None = option(
         None, "table of unlabelled training examples, for which --teacher gives soft labels", FREE
@@ -191,7 +208,7 @@ class TrainingSettings(Schedule):
     weight_decay: float = 0.0
     adam_epsilon: float = 1e-8
     max_steps: int = option(-1, "optimiser steps; if > 0, overrides --num_train_epochs")
-    num_train_epochs: float = option(3.0, "training epochs", AT_LEAST_0)
+    num_train_epochs: float = option(3.0, "training epochs", AT_LEAST_0, is_common=True)
     lr_scheduler_type: str | None = option(
         None, "learning-rate schedule; default: linear", choices=SCHEDULES
     )
@@ -293,17 +310,20 @@ class ModeSettings:
         "halting probability stops an example; albert_act, each token has its own",
         choices=tuple(MODE_KEYS),
         type=documented_name,
+        is_common=True,
     )
     recipe: str = option(
         "published",
         "configuration keys that --do_train starts from: the papers' defaults, or those that "
         "measure best; --set overrides them",
         choices=tuple(RECIPES),
+        is_common=True,
     )
     set: list[str] = option(
         [],
         "configuration keys to override, e.g. pooler_input=mean; after training, exit keys only",
         metavar="KEY=VALUE",
+        is_common=True,
     )
     exit_criteria: str | None = ponder_option("exit_criteria")
     exit_thres: str | None = option(None, "threshold of the exit rule; same as --set exit_thres=…")
@@ -375,16 +395,18 @@ class ModeSettings:
 class EvaluationSettings:
     """Evaluation and prediction with a trained model."""
 
-    do_eval: bool = option(False, "evaluate on the dev set with early exit", FREE)
+    do_eval: bool = option(False, "evaluate on the dev set with early exit", FREE, is_common=True)
     eval_all_checkpoints: bool = option(
         False,
         "with --do_eval: evaluate all checkpoints in --output_dir as well, a row each in "
         "checkpoints.csv",
         FREE,
     )
-    do_predict: bool = option(False, "predict the test set, and write GLUE submission files", FREE)
+    do_predict: bool = option(
+        False, "predict the test set, and write GLUE submission files", FREE, is_common=True
+    )
     per_gpu_eval_batch_size: int = option(
-        8, "examples per batch in evaluation and prediction", COUNT
+        8, "examples per batch in evaluation and prediction", COUNT, is_common=True
     )
     out_mode: str = option(
         "all",
