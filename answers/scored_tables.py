@@ -156,14 +156,14 @@ class InputTables:
         if self.is_stream:
             self.paths = [STDIN]
             self.kind = f".{settings.input_format}"
-            columns, rows = read_records(STDIN, self.kind, on_error)
+            columns, rows = read_records(STDIN, self.kind, on_error, scorer.is_glue)
             scorer.choose_columns(STDIN, columns)
             self.columns = columns
             self.stream = rows
             return
         self.paths = list(find_tables(settings.input_file))
         self.kind = kind_of(self.paths[0])
-        self.columns, _ = read_records(self.paths[0], on_error=on_error)
+        self.columns, _ = read_records(self.paths[0], on_error=on_error, is_glue=scorer.is_glue)
         scorer.choose_columns(self.paths[0], self.columns)
 
     def rows(self, on_error: OnError) -> Iterator[Row]:
@@ -172,7 +172,7 @@ class InputTables:
             yield from self.checked_rows(STDIN, self.stream, on_error)
             return
         for path in self.paths:
-            columns, records = read_records(path, on_error=on_error)
+            columns, records = read_records(path, on_error=on_error, is_glue=self.scorer.is_glue)
             is_json = kind_of(path) in (".json", ".jsonl")
             if not is_json and sorted(columns) != sorted(self.columns):
                 raise UserError(

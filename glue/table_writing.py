@@ -57,14 +57,19 @@ def cell_text(value: Any) -> str:
 
 
 def _format_cells(kind: str, rows: Iterable[Sequence[str]]) -> bytes:
-    """Format the cells of rows as CSV, with quotes where needed, or as TSV, without."""
+    """Format the cells of rows as CSV, or as TSV, with quotes where a reader needs them."""
     text = io.StringIO()
     if kind == ".csv":
         csv.writer(text, lineterminator="\n").writerows(rows)
     else:
         for cells in rows:
-            text.write("\t".join(cells) + "\n")
+            text.write("\t".join(map(_tsv_cell, cells)) + "\n")
     return text.getvalue().encode()
+
+
+def _tsv_cell(text: str) -> str:
+    """Quote a text that begins with a quote, as pandas does: a reader would look for its end."""
+    return '"' + text.replace('"', '""') + '"' if text.startswith('"') else text
 
 
 def check_writable(kind: str, place: str, record: Mapping[str, Any]) -> None:

@@ -87,7 +87,7 @@ def read_table(
 
 
 def read_records(
-    path: Path, kind: str = "", on_error: OnError = stop_at
+    path: Path, kind: str = "", on_error: OnError = stop_at, is_glue: bool = False
 ) -> tuple[list[str], NumberedRecords]:
     """Read the columns and rows of a table as `read_table` does, with values as the file has them.
 
@@ -98,6 +98,7 @@ def read_records(
         kind: its suffix, such as ".csv"; default: as `kind_of` tells.
         on_error: called with the error of a row that cannot be read, which is then left out; by
             default it is raised.
+        is_glue: as in `read_table`.
 
     Raises:
         UserError: a file that cannot be read, then or while the rows are.
@@ -120,6 +121,8 @@ def read_records(
         on_error(error)
 
     rows = _csv_cells(path, handle) if kind == ".csv" else _tsv_cells(path, handle)
+    if kind == ".tsv" and not is_glue:
+        rows = _unquoted_rows(path, rows)
     columns += next(rows, (0, []))[1]
     return columns, _checked_records(path, columns, rows, on_error)
 
@@ -264,8 +267,9 @@ def _unquoted(cell: str) -> str:
     """Return the text of a cell in quotes, in which quotes are doubled; other cells as they are."""
     if len(cell) < 2 or not cell.startswith('"') or not cell.endswith('"'):
         return cell
-    inner = cell[1:-1].replace('""', "\0")
-    return cell if '"' in inner else inner.replace("\0", '"')
+    inner = cell[1:-1]
+    has_lone_quote = '"' in inner.replace('""', "")
+    return cell if has_lone_quote else inner.replace('""', '"')
 
 
 # JSON.

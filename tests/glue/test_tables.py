@@ -1,6 +1,7 @@
 """GLUE's files and the user's own: what is read, and bad ones, named with file and line."""
 
 import gzip
+import io
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from elbert_base.errors import UserError
 from glue.custom import custom_task, task_type_of
 from glue.splits import Example, Split, read_examples
 from glue.survey import TextSurvey
+from glue.table_writing import format_records, header_line
 from glue.tables import as_csv, read_records, read_table
 from glue.tasks import get_task
 from tests.conftest import write
@@ -257,11 +259,21 @@ def test_every_layout_that_pandas_writes_is_read(tmp_path, layout):
 
 def test_cells_that_pandas_quotes_in_a_tsv_are_the_texts_within(tmp_path):
     texts = ['says ""no"" twice', '"all" of it', '"', "plain", 'an "inner" one', '"half']
-    frame = pytest.importorskip("pandas").DataFrame({"sentence1": texts, "label": [*"xyxyxy"]})
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"sentence1": texts, "label": [*"xyxyxy"]})
     path = tmp_path / "t.tsv"
     frame.to_csv(path, sep="\t", index=False)
     task = custom_task({"train": path})
     assert [example.text_a for example in read_examples(task, "", "train")] == texts
+    # classify.py reads the same texts, and pandas those that it writes.
+    columns, records = read_records(path)
+    rows = [record for _, record in records]
+    assert [row["sentence1"] for row in rows] == texts
+    written = header_line(".tsv", columns) + format_records(".tsv", columns, rows)
+    again = pandas.read_csv(io.BytesIO(written), sep="\t", keep_default_na=False)
+    assert again["sentence1"].tolist() == texts
+    as_in_glue = [record["sentence1"] for _, record in read_records(path, is_glue=True)[1]]
+    assert as_in_glue[0] == '"says """"no"""" twice"'
     plain = write(path, 'sentence1\tlabel\n"a" or "b"\tx\n"half\ty\n')
     examples = read_examples(custom_task({"train": plain}), "", "train")
     assert [example.text_a for example in examples] == ['"a" or "b"', '"half']

@@ -20,7 +20,7 @@ import classify
 import elbert
 from glue.tables import read_records
 from tests.commands import ROOT, ran
-from tests.conftest import sentence, write
+from tests.conftest import edit_json, sentence, write
 
 ROWS = [
     {"id": i, "sentence1": sentence(i, 3 + i % 5), "sentence2": f'{sentence(i + 1)}, "{i}"\nnext'}
@@ -115,6 +115,22 @@ def test_several_files_all_probabilities_and_a_rule_of_ones_own(script, trained,
             assert sum(probabilities) == pytest.approx(1)
             assert row["my score"] == max(probabilities)
             assert row["my exit_layer"] == 4  # of four: entropy is never below 0
+
+
+def test_a_tsv_is_read_as_the_training_read_its_own(script, trained, tmp_path):
+    """GLUE's files keep their quotes; in a user's own, a quoted cell is the text within."""
+    table = write(tmp_path / "a.tsv", 'id\tsentence1\tsentence2\n1\t"a red dog"\t"a ""man"""\n')
+    as_glue = ('"a red dog"', '"a ""man"""')
+    own = ("a red dog", 'a "man"')
+    about = json.loads((trained / "training.json").read_text())
+    for pair, kept_flags in ((as_glue, {}), (own, {"task_name": None})):
+        about["provenance"]["flags"].update(kept_flags)
+        edit_json(trained / "training.json", **about)
+        output = tmp_path / f"{len(kept_flags)}.jsonl"
+        script(classify.main, *flags(trained, table, output)).done()
+        (row,) = read_back(output)
+        assert (row["sentence1"], row["sentence2"]) == pair
+        assert row["score"] == pytest.approx(elbert.classify(trained, pair)["score"], abs=1e-5)
 
 
 @pytest.mark.slow
