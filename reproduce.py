@@ -1,12 +1,13 @@
 """Repeat a published table with one command: published values beside those measured here.
 
     python reproduce.py elbert-rte --weights albert/albert-large-v2
+    python reproduce.py act-pretraining --tasks tiny --eval_file text.txt
     python reproduce.py
 
 Without an entry, the command lists all, with what each needs, and shows the tables of those that
 were run. An entry's commands are shown and run, from download to table. After an interruption, give
 the same command again to continue. Flags that are not listed below, such as --bf16, go to the
-entry's run_glue.py or run_parity.py.
+entry's run_glue.py, run_pretraining.py or run_parity.py.
 """
 
 import shlex
@@ -30,7 +31,8 @@ class Entry:
 
     Attributes:
         document: where it is published.
-        weights: folder or hub name of the published weights; "" where none are needed.
+        weights: folder or hub name of the published weights, with {task} where each task has its
+            own; "" where none are needed.
         data: what data it needs, in words.
         hours: on 2 CPU cores and, where a GPU would help, on a GPU.
         tasks: the tasks that `commands` are run for.
@@ -62,7 +64,7 @@ ENTRIES = {name: Entry(**table) for name, table in _TABLES.items()}
 def run_entry(args: Namespace, script_flags: Sequence[str]) -> None:
     """Run an entry's commands for each of its tasks.
 
-    script_flags: flags that are added to those of run_glue.py or run_parity.py.
+    script_flags: flags that are added to those of the entry's script run_….py.
 
     Raises UserError for a task that the entry does not have, and for a script that fails.
     """
@@ -70,10 +72,13 @@ def run_entry(args: Namespace, script_flags: Sequence[str]) -> None:
     for task in args.tasks:
         if task not in entry.tasks:
             raise UserError(f"--tasks {task}: {args.entry} has only {', '.join(entry.tasks)}")
-    for task in args.tasks or entry.tasks:
+    tasks = args.tasks or entry.tasks
+    if args.weights and "{task}" in entry.weights and len(tasks) > 1:
+        raise UserError(f"--weights {args.weights}: say for which of --tasks {', '.join(tasks)}")
+    for task in tasks:
         places = {
             "task": task,
-            "weights": args.weights or entry.weights,
+            "weights": args.weights or entry.weights.format(task=task),
             "data_dir": args.data_dir,
             "output": args.output_dir / args.entry,
         }
@@ -89,7 +94,8 @@ def run_entry(args: Namespace, script_flags: Sequence[str]) -> None:
 def value_at(path: str, results: Mapping[str, Any]) -> float | str | None:
     """Look up the value at a path of keys, such as metrics.acc; None where there is none."""
     value: Any = results
-    for key in path.split("."):
+    keys = [path] if path in results else path.split(".")  # a piece of a text may be a full stop
+    for key in keys:
         if key not in value:
             return None
         value = value[key]
@@ -113,7 +119,7 @@ def result_table(name: str, output: Path) -> str:
     rows = []
     for folder, published_values in entry.published.items():
         for path, published in published_values.items():
-            metric = path.rpartition(".")[2]
+            metric = path.rpartition(".")[2] or path
             value = value_at(path, measured.get(folder, {}))
             rows.append([f"{folder} {metric}", as_text(published), as_text(value)])
     table = markdown_table(("", "published", "measured"), rows)
@@ -152,7 +158,12 @@ def main() -> None:
     parser.add_argument(
         "--data_dir", default="glue_data", help="folder with a folder for each GLUE task"
     )
-    parser.add_argument("--tasks", nargs="+", default=[], help="tasks of act-glue; default: all")
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        default=[],
+        help="tasks of act-glue, or sizes of act-pretraining; default: all",
+    )
     parser.add_argument(
         "--output_dir", type=Path, default="out/reproduce", help="folder for the entries' folders"
     )

@@ -1,12 +1,17 @@
 """reproduce.py: an entry from its weights to its table, with tiny stand-ins."""
 
 import importlib
+import json
 import shutil
 
 import pytest
+import torch
+from transformers import AlbertTokenizer
 
 import reproduce
-from tests.commands import Outcome, exit_status, report_of
+from elbert import AlbertActConfig, AlbertActForPreTraining, load_act
+from tests.commands import Outcome, exit_status, main_of, report_of
+from tests.conftest import TINY
 
 SHORT = ("--max_seq_length", 32, "--max_steps", 2, "--no_cuda")
 
@@ -16,7 +21,11 @@ def reproduced(script, tmp_path, monkeypatch):
     """`reproduced("parity", ...)` runs an entry, its scripts in this process."""
 
     def call(name: str, flags: list[str]) -> None:
-        main = importlib.import_module(name.removesuffix(".py")).main
+        folder, _, script_name = name.rpartition("/")
+        if folder:
+            main = main_of(script_name)
+        else:
+            main = importlib.import_module(name.removesuffix(".py")).main
         assert exit_status(main, *flags) == 0
 
     monkeypatch.setattr(reproduce, "call", call)
@@ -54,6 +63,48 @@ def test_adaptive_depth_on_glue(reproduced, albert_dir, rte, tmp_path):
     report = report_of(tmp_path / "out/act-glue/RTE")
     assert row(done, "RTE acc") == ["0.63", f"{report['metrics']['acc']:.4g}"]
     assert row(done, "CoLA mcc") == ["0.367", "–"]
+
+
+@pytest.fixture
+def act_dir(tmp_path, spiece):
+    """A pre-trained Adaptive Depth model, with all heads."""
+    torch.manual_seed(0)
+    folder = tmp_path / "act"
+    config = AlbertActConfig(**{**TINY, "max_position_embeddings": 64}, tau=0.001)
+    AlbertActForPreTraining(config).save_pretrained(folder)
+    shutil.copy(spiece, folder / "spiece.model")
+    return folder
+
+
+def test_adaptive_depths_table_of_pretrained_models(reproduced, act_dir, corpus, tmp_path):
+    """Nine rows a model, two of them counted as published, beside the published values."""
+    text = ("--eval_file", corpus / "eval.txt", "--max_seq_length", 16, "--no_cuda")
+    done = reproduced("act-pretraining", "--weights", act_dir, "--tasks", "tiny", *text)
+    report = report_of(tmp_path / "out/act-pretraining/tiny")
+    assert row(done, "tiny mlm_acc") == ["0.554", f"{report['mlm_acc']:.4g}"]
+    assert row(done, "tiny All tokens") == ["3.8", f"{report['updates']['All tokens']:.4g}"]
+    published = report["updates_as_published"]
+    assert row(done, "tiny [MASK/random]") == ["5.8", f"{published['[MASK/random]']:.4g}"]
+    assert row(done, "base [CLS]") == ["22.5", "–"]
+    rows = [line for line in done.out.splitlines() if line.startswith("| small ")]
+    assert len(rows) == 2 + 9  # τ and the most updates, and the table's nine
+
+
+def test_adaptive_depths_printed_updates(reproduced, act_dir, albert_dir, script, tmp_path):
+    done = reproduced("act-updates", "--weights", act_dir)
+    model = load_act(act_dir)[0].albert.eval()
+    tokenizer = AlbertTokenizer.from_pretrained(act_dir)
+    text = "a lump in the middle of the monkeys stirred and then fell quiet ."
+    with torch.inference_mode():
+        updates = model(**tokenizer(text, return_tensors="pt")).updates.flatten()
+    assert row(done, "card 1 [CLS]") == ["15", f"{updates[0]:.4g}"]
+    counts = json.loads((tmp_path / "out/act-updates/card/updates.json").read_text())
+    assert [*counts.values()] == updates.tolist()
+    where = ("--output_dir", tmp_path, "--weights")
+    sizes = ("act-pretraining", *where, act_dir)
+    script(reproduce.main, *sizes).refused("say for which of --tasks tiny, small, base")
+    flags = ("--model_dir", albert_dir, "--text", text)
+    script(main_of("token_updates.py"), *flags).refused(albert_dir, "no halting head")
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from tests.conftest import TINY, random_ids
 from training.log import add_sums
 from training.pretraining.masking import TokenClass
 from training.pretraining.objective import PreTrainingObjective, mean_loss, means
-from training.pretraining.run import mean_updates
+from training.pretraining.run import mean_updates, published_means
 
 DENSE, ADAPTIVE = transformers.AlbertForPreTraining, AlbertActForPreTraining
 
@@ -105,4 +105,8 @@ def test_the_table_of_a_batch_counted_by_hand():
         "[MASK/original]": 2.0,
         "[CLS]": 5.0,
         "[SEP]": 1.5,
+    }
+    assert published_means(sums) == {
+        "All unmasked tokens": 21 / 8,  # all but the two [MASK]
+        "[MASK/random]": 10 / 3,  # the two [MASK] and the random one
     }
