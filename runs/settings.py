@@ -269,6 +269,12 @@ class SearchSettings:
     )
     hp_batch_sizes: list[int] = option([16, 32], "batch sizes to try; default: 16 32", AT_LEAST_1)
     hp_epochs: list[float] = option([2.0, 3.0, 4.0], "epochs to try; default: 2 3 4", AT_LEAST_0)
+    hp_space: list[str] = option(
+        [],
+        "further configuration keys and training flags to search: KEY=A,B,C, or a range "
+        "KEY=LOW:HIGH, KEY=LOW:HIGH:log, KEY=LOW:HIGH:STEP",
+        metavar="KEY=VALUES",
+    )
     hp_seeds: list[int] | None = option(
         None, "random seeds of every setting; default: 0 to 4; MNLI, QNLI, QQP: 0", SEED
     )

@@ -18,8 +18,16 @@ from modes import MODES
 from runs.fingerprint import file_fingerprint, fingerprint
 from runs.flags import fixed_flags, flags_of, spellings
 from runs.job import find_task
-from runs.settings import GROUPS, DataSettings, GlueSettings, ModelSettings, SearchSettings
+from runs.settings import (
+    GROUPS,
+    DataSettings,
+    GlueSettings,
+    ModelSettings,
+    ModeSettings,
+    SearchSettings,
+)
 from training.fine_tune import check_files, parse_metric
+from training.search_space import Dimension, parse_space
 from training.study import SEARCHED_FLAGS, TRIALS, Search
 
 # The published search uses one seed on these, five on the smaller tasks.
@@ -41,6 +49,8 @@ def search(settings: GlueSettings, argv: Sequence[str]) -> Path:
     the mode does not have, and for a study that was begun with other flags, weights or examples.
     """
     flags = flags_of_every_run(argv)
+    space = parse_space(settings.search.hp_space, settings.mode)
+    check_searched_once(space, settings.mode, argv)
     mode = MODES[settings.mode.model_type]
     task = find_task(settings.data, None)
     metric = parse_metric(mode, task, settings.search.hp_metric, "--hp_metric")
@@ -54,6 +64,8 @@ def search(settings: GlueSettings, argv: Sequence[str]) -> Path:
         name=settings.search.hp_study or f"{mode_name}-{task.name}",
         output_dir=Path(settings.run.output_dir),
         flags=flags,
+        space=space,
+        set_keys=settings.mode.set,
         fingerprint={
             **fixed_flags(*settings),
             "dtype": settings.evaluation.dtype,
@@ -73,20 +85,29 @@ def make_search(
     output_dir: Path,
     flags: Sequence[str],
     fingerprint: Mapping[str, Any],
+    space: Mapping[str, Dimension] = {},
+    set_keys: Sequence[str] = (),
 ) -> Search:
-    """Make a search from its flags; the defaults depend on the task and the sampler."""
+    """Make a search from its flags; the defaults depend on the task and the sampler.
+
+    Raises UserError for a grid with a range that has no step.
+    """
     values = {
         "learning_rate": without_repeats(settings.hp_learning_rates),
         "batch_size": without_repeats(settings.hp_batch_sizes),
         "epochs": without_repeats(settings.hp_epochs),
     }
+    values = {key: choices for key, choices in values.items() if key not in space}
     usual_seeds = [0] if task.name in ONE_SEED else [0, 1, 2, 3, 4]
     all_settings = math.prod(len(choices) for choices in values.values())
+    all_settings *= math.prod(dimension.size for dimension in space.values())
+    if settings.hp_sampler == "grid" and math.isinf(all_settings):
+        raise UserError("--hp_sampler grid tries all settings: give --hp_space ranges a step")
     usual_size = all_settings if settings.hp_sampler == "grid" else TRIALS
     return Search(
         values=values,
         seeds=without_repeats(settings.hp_seeds or usual_seeds),
-        size=min(all_settings, settings.hp_trials or usual_size),
+        size=int(min(all_settings, settings.hp_trials or usual_size)),
         sampler=settings.hp_sampler,
         metric=metric,
         name=name,
@@ -94,7 +115,25 @@ def make_search(
         storage=settings.hp_storage or f"sqlite:///{output_dir.absolute()}/hp_search.db",
         flags=flags,
         fingerprint=fingerprint,
+        space=space,
+        set_keys=set_keys,
     )
+
+
+def check_searched_once(
+    space: Mapping[str, Dimension], mode: ModeSettings, argv: Sequence[str]
+) -> None:
+    """Raise UserError for what --hp_space searches and a flag of the command sets as well."""
+    flag_names = {text.partition("=")[0] for text in argv}
+    keys_set = {assignment.partition("=")[0] for assignment in mode.set}
+    for name, dimension in space.items():
+        flags = [f"--{name}"]
+        if dimension.flag:
+            flags = [*spellings(dimension.flag.removeprefix("--")), VALUES_FLAGS.get(name, "")]
+        elif name in keys_set:
+            raise UserError(f"--set {name}=… and --hp_space {name}=…: give one of them")
+        for flag in flag_names.intersection(flags):
+            raise UserError(f"{flag} and --hp_space {name}=…: give one of them")
 
 
 def without_repeats(values: Sequence[Any]) -> list[Any]:

@@ -11,16 +11,20 @@ import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.exceptions import ExperimentalWarning, OptunaError
-from optuna.samplers import BaseSampler, BruteForceSampler, TPESampler
+from optuna.importance import FanovaImportanceEvaluator, get_param_importances
+from optuna.samplers import BaseSampler, BruteForceSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage, fail_stale_trials
 from optuna.trial import FrozenTrial, TrialState
+from optuna.visualization.matplotlib import plot_param_importances, plot_slice
 from sqlalchemy.exc import SQLAlchemyError
 
+from answers.figures import save_figure
 from answers.metric import MetricAtCost
 from elbert_base.errors import UserError
 from elbert_base.files import read_json
@@ -29,6 +33,7 @@ from runs import processes
 from runs.console import markdown_table
 from runs.fingerprint import differences
 from runs.folder import RunFolder
+from training.search_space import Dimension
 
 TRIALS = 12  # of a search that does not try all settings, if --hp_trials does not say
 HEARTBEAT = 30  # seconds between a worker's reports that it lives
@@ -44,7 +49,7 @@ SEARCHED_FLAGS = {
 # What a database raises that cannot be used; RuntimeError where another Optuna made its tables.
 DATABASE_ERRORS = (OptunaError, SQLAlchemyError, ImportError, RuntimeError)
 
-Setting = dict[str, Any]  # learning_rate, batch_size and epochs of some runs
+Setting = dict[str, Any]  # learning_rate, batch_size, epochs and more of some runs
 
 
 @dataclass
@@ -62,6 +67,8 @@ class Search:
         storage: Optuna's URL of the database.
         flags: those of every run.
         fingerprint: in what machines that share the search must agree: flags, weights, examples.
+        space: what else a setting chooses, by name.
+        set_keys: KEY=VALUE of --set in `flags`, which the keys of a setting are added to.
         failed: the settings whose runs failed in this process.
     """
 
@@ -75,6 +82,8 @@ class Search:
     storage: str
     flags: Sequence[str]
     fingerprint: Mapping[str, Any]
+    space: Mapping[str, Dimension] = field(default_factory=dict)
+    set_keys: Sequence[str] = ()
     failed: list[Setting] = field(default_factory=list)
 
     @property
@@ -101,6 +110,7 @@ class Search:
                 f"the search's database (--hp_storage, or {self.output_dir}/hp_search.db) cannot "
                 f"be opened, read or written: {reason}; restore a damaged one, or move it away"
             ) from error
+        draw_plots(study, self.directory)
         return self.report(trials)
 
     # The study that all workers share.
@@ -140,6 +150,8 @@ class Search:
         """Make Optuna's sampler; its choices follow from the number of trials there are."""
         if self.sampler == "tpe":
             return TPESampler(seed=tried, n_startup_trials=TRIALS // 3)
+        if any(math.isinf(dimension.size) for dimension in self.space.values()):
+            return RandomSampler(seed=tried)
         return BruteForceSampler(seed=tried)  # which draws what is left at random
 
     def complete(self, study: optuna.Study) -> None:
@@ -175,6 +187,8 @@ class Search:
         """
         for name, values in self.values.items():
             trial.suggest_categorical(name, values)
+        for name, dimension in self.space.items():
+            dimension.suggest(trial, name)
         setting = trial.params
         if setting in self.failed or setting in settings_before(trial):
             raise optuna.TrialPruned
@@ -210,8 +224,16 @@ class Search:
         folder = self.folder(setting, seed)
         folder.mkdir(parents=True, exist_ok=True)
         flags = [*self.flags]
+        assignments = [*self.set_keys]
         for name, value in {**setting, "seed": seed}.items():
-            flags += [SEARCHED_FLAGS[name], str(value)]
+            dimension = self.space.get(name)
+            if dimension and not dimension.flag:
+                assignments.append(f"{name}={value}")
+            else:
+                flag = dimension.flag if dimension else SEARCHED_FLAGS[name]
+                flags += [flag, str(value)]
+        if len(assignments) > len(self.set_keys):
+            flags += ["--set", *assignments]
         flags += ["--out_mode", "one", "--output_dir", str(folder)]
         flags += ["--resume_from_checkpoint", "latest", "--do_train", "--do_eval"]
         processes.call("run_glue.py", flags, folder / "run.log")
@@ -259,7 +281,7 @@ class Search:
         """Format a row of the table, for one setting."""
         values = values_of(trial)
         return {
-            **{name: f"{trial.params[name]:g}" for name in self.values},
+            **{name: value_text(trial.params[name]) for name in (*self.values, *self.space)},
             "seeds": str(len(values)),
             str(self.metric): f"{mean_of(trial):.4f}",
             "std": f"{deviation(values):.4f}" if len(values) > 1 else "",
@@ -323,5 +345,48 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def name_of(setting: Setting) -> str:
-    """Name a setting as its folders are named: lr3e-05-bs16-ep3."""
-    return "lr{learning_rate:g}-bs{batch_size}-ep{epochs:g}".format(**setting)
+    """Name a setting as its folders are named: lr3e-05-bs16-ep3, and further keys."""
+    usual = "lr{learning_rate:g}-bs{batch_size}-ep{epochs:g}".format(**setting)
+    others = setting.keys() - {"learning_rate", "batch_size", "epochs"}
+    return "-".join([usual, *(f"{name}={value_text(setting[name])}" for name in sorted(others))])
+
+
+def value_text(value: Any) -> str:
+    """Format a value of a setting; a number to six digits."""
+    return f"{value:g}" if isinstance(value, (int, float)) else str(value)
+
+
+# Pictures.
+
+
+def draw_plots(study: optuna.Study, directory: Path) -> None:
+    """Print how much each part of a setting matters, and draw it: Optuna's importances and slices.
+
+    Draws nothing before two settings differ in the metric.
+    """
+    trials = complete_and(study)
+    tried: dict[str, set[Any]] = {}  # by part of a setting
+    for trial in trials:
+        for name, value in trial.params.items():
+            tried.setdefault(name, set()).add(value)
+    varied = [name for name, values in tried.items() if len(values) > 1]
+    if len({trial.value for trial in trials}) < 2 or not varied:
+        return
+    from matplotlib import pyplot
+
+    pyplot.switch_backend("agg")  # no window
+    evaluator = FanovaImportanceEvaluator(seed=0)
+    importances = get_param_importances(study, evaluator=evaluator, params=varied)
+    shares = ", ".join(f"{name} {share:.2f}" for name, share in importances.items())
+    print(f"importance, as shares of the metric's variance: {shares}")
+    plots = {
+        "hp_importances.png": partial(plot_param_importances, evaluator=evaluator),
+        "hp_slices.png": plot_slice,
+    }
+    results = RunFolder(directory)
+    for name, plot in plots.items():
+        with pyplot.rc_context():  # Optuna sets a style of its own
+            plot(study, params=varied)
+            figure = pyplot.gcf()
+            save_figure(figure, directory / name, results)
+            pyplot.close(figure)

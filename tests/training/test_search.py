@@ -2,7 +2,9 @@
 
 import argparse
 import csv
+import itertools
 import json
+import math
 import re
 import shutil
 import signal
@@ -10,6 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import optuna
@@ -22,12 +25,14 @@ from elbert import UserError
 from glue.tasks import get_task
 from runs import processes
 from runs.flags import parse
-from runs.settings import SearchSettings
-from tests.conftest import edit_json, write_rte
+from runs.settings import ModeSettings, SearchSettings
+from tests.conftest import edit_json, slow, write_rte
 from tests.forks import assert_same_weights
 from training.search import make_search
+from training.search_space import Dimension, parse_space
 from training.study import Search
 
+DRAW_PLOTS = training.study.draw_plots
 RUNS = {f"lr{rate}-bs8-ep1-seed{seed}" for rate in ("2e-05", "5e-05") for seed in (0, 1)}
 
 
@@ -78,6 +83,7 @@ def commands(monkeypatch):
         (given.output_dir / "eval_results.json").write_text(json.dumps(report))
 
     monkeypatch.setattr(processes, "call", call)
+    monkeypatch.setattr(training.study, "draw_plots", lambda study, directory: None)
     return seen
 
 
@@ -130,6 +136,70 @@ def test_a_search_can_choose_by_the_metric_at_a_cost(search, commands):
     search("--hp_metric", "acc@0.5", "--model_type", "albert_act").refused("nothing to sweep")
 
 
+def assigned(flags: list[str]) -> dict[str, str]:
+    """The keys that the last --set of a run gives."""
+    start = len(flags) - flags[::-1].index("--set")
+    texts = itertools.takewhile(lambda text: not text.startswith("--"), flags[start:])
+    return dict(text.split("=") for text in texts)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", slow("random")])
+def test_further_keys_and_flags_are_searched(sampler, search, commands, tmp_path):
+    """Each by --set, beside the command's own, or as a flag; every value within its range."""
+    ranges = "exit_lr_factor=1:100:log pooler_input=cls,mean warmup_ratio=0:0.2:0.1".split()
+    few = ("--set", "w_lr=0.1", "--hp_trials", 4, "--hp_seeds", 0, "--hp_sampler", sampler)
+    out = search(*few, "--hp_space", *ranges, "adam_epsilon=1e-8").done().out
+    settings = [assigned(flags) for flags in commands]
+    factors = [float(setting["exit_lr_factor"]) for setting in settings]
+    assert len({*factors}) == 4
+    assert all(1 <= factor <= 100 for factor in factors)
+    assert {setting["w_lr"] for setting in settings} == {"0.1"}
+    assert {setting["pooler_input"] for setting in settings} == {"cls", "mean"}
+    ratios = {flags[flags.index("--warmup_ratio") + 1] for flags in commands}
+    assert ratios <= {"0.0", "0.1", "0.2"}
+    rows = list(csv.DictReader((tmp_path / "out/albert-rte/hp_search.csv").open()))
+    assert {row["adam_epsilon"] for row in rows} == {"1e-08"}
+    shown = sorted(float(row["exit_lr_factor"]) for row in rows)
+    assert shown == pytest.approx(sorted(factors), rel=1e-4)
+    assert f"exit_lr_factor={factors[0]:g}" in out
+    search(*few, "--hp_space", *ranges, "adam_epsilon=1e-8").done()
+    assert len(commands) == 4  # the study has them
+    search(*few, "--hp_space", *ranges).refused("study albert-rte was begun with hp_space")
+
+
+def test_the_ranges_of_a_space():
+    """λ_p and β of PonderNet; the usual values of the learning rate give way to a range."""
+    (mode,) = parse([ModeSettings], None, ["--model_type", "ponder_albert"])
+    items = "target_halt_probability=0.1,0.2 kl_penalty_factor=0.001:0.1:log"
+    steps = "learning_rate=1e-5:3e-5:1e-5 per_device_train_batch_size=8:24:8 max_grad_norm=1"
+    space = parse_space([*items.split(), *steps.split()], mode)
+    assert {name: dimension.size for name, dimension in space.items()} == {
+        "target_halt_probability": 2, "kl_penalty_factor": math.inf, "learning_rate": 3,
+        "batch_size": 3, "max_grad_norm": 1,
+    }  # fmt: skip
+    assert space["batch_size"].flag == "--per_gpu_train_batch_size"
+    made = search_of("rte", "--hp_trials", "9", space=space)
+    assert (made.values, made.size) == ({"epochs": [2, 3, 4]}, 9)
+    with pytest.raises(UserError, match="give --hp_space ranges a step"):
+        search_of("rte", "--hp_sampler", "grid", space=space)
+    space.pop("kl_penalty_factor")
+    assert search_of("rte", "--hp_sampler", "grid", space=space).size == 2 * 3 * 3 * 3
+
+
+@pytest.mark.slow
+def test_the_plots_say_which_part_of_a_setting_matters(search, commands, tmp_path, monkeypatch):
+    """The learning rate alone decides what the runs stand in for."""
+    monkeypatch.setattr(training.study, "draw_plots", DRAW_PLOTS)
+    space = ("--hp_space", "w_lr=0.1,0.2", "--hp_sampler", "grid", "--hp_seeds", 0)
+    out = search(*space).done().out
+    found = re.search(r"variance: learning_rate (\d\.\d+), w_lr (\d\.\d+)\n", out)
+    assert float(found[1]) > 0.8  # by a random forest
+    assert float(found[1]) + float(found[2]) == pytest.approx(1, abs=0.02)
+    assert out.splitlines()[-1].startswith("best checkpoint")
+    for name in ("hp_importances.png", "hp_slices.png"):
+        assert (tmp_path / "out/albert-rte" / name).read_bytes().startswith(b"\x89PNG")
+
+
 def test_the_same_command_again_runs_only_what_is_new(search, commands):
     search("--hp_trials", 1)
     assert len(commands) == 2
@@ -179,6 +249,19 @@ def test_a_study_of_other_flags_weights_or_data_is_not_mixed_in(
         ("--learning_rate 1", "--learning_rate is what --hp_search varies; give its values as"),
         ("--seed 1", "--hp_seeds"),
         ("--resume_from_checkpoint latest", "goes on by itself"),
+        ("--hp_space exit_lr_facto=1", "did you mean exit_lr_factor"),
+        ("--hp_space exit_lr_factor=-1:2", "exit_lr_factor = -1"),
+        ("--hp_space exit_lr_factor=2:1", "LOW:HIGH"),
+        ("--hp_space exit_lr_factor=0:1:log", "begins above 0"),
+        ("--hp_space exit_lr_factor=1:2:0.3", "does not lead from 1 to 2"),
+        ("--hp_space pooler_input=cls:mean", "of numbers"),
+        ("--hp_space lr_scheduler_type=linear,steep", "steep: allowed is linear, cosine"),
+        ("--hp_space warmup_ratio=0,2", "2: allowed is a number from 0 to 1"),
+        ("--hp_space seed=1", "seed=1"),
+        ("--hp_space w_lr=1 w_lr=2", "w_lr is there twice"),
+        ("--hp_space w_lr=1 --set w_lr=2", "give one of them"),
+        ("--hp_space warmup_ratio=0.1 --warmup_ratio 0", "give one of them"),
+        ("--hp_space learning_rate=1e-5", "--hp_learning_rates and --hp_space learning_rate"),
         ("--hp_storage sqlite:////nowhere/at/all/search.db", "unable to open database file"),
         ("--hp_storage postgresql://me:secret@localhost:1/db", "cannot be opened"),
     ],
@@ -293,23 +376,25 @@ def test_a_setting_whose_worker_died_is_tried_again(
 # Settings and their order.
 
 
+def search_of(task: str, *flags: str, space: Mapping[str, Dimension] = {}) -> Search:
+    (settings,) = parse([SearchSettings], None, flags)
+    return make_search(
+        settings,
+        get_task(task),
+        MetricAtCost("acc"),
+        name="s",
+        output_dir=Path(),
+        flags=[],
+        fingerprint={},
+        space=space,
+    )
+
+
 def test_the_default_values_are_the_published_ones_but_for_the_epochs():
     """The notebook's LEARNING_RATES, TRAIN_BATCH_SIZES, N_SEEDS and MULTI_SEEDS_TASKS.
 
     Its MAX_EPOCHS is 4, with a checkpoint of each epoch; a run here has a schedule of its own.
     """
-
-    def search_of(task: str, *flags: str) -> Search:
-        (settings,) = parse([SearchSettings], None, flags)
-        return make_search(
-            settings,
-            get_task(task),
-            MetricAtCost("acc"),
-            name="s",
-            output_dir=Path(),
-            flags=[],
-            fingerprint={},
-        )
 
     assert search_of("rte").values == {
         "learning_rate": [2e-5, 3e-5, 5e-5], "batch_size": [16, 32], "epochs": [2, 3, 4]
