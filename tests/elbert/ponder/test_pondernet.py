@@ -44,7 +44,9 @@ def test_the_annotated_code_s_attributes_and_losses_a_step_work():
     """As labml calls them: the loss function once for each step, with (batch,) tensors."""
     model = elbert.ParityPonderGRU(8, 16, 5)
     assert isinstance(model.lambda_prob, nn.Sigmoid)
-    assert isinstance(elbert.RegularizationLoss(0.2, 5).kl_div, nn.KLDivLoss)
+    regularization = elbert.RegularizationLoss(0.2, 5)
+    assert isinstance(regularization.kl_div, nn.KLDivLoss)
+    assert [*regularization.state_dict()] == ["p_g"]
     x, y, weight = torch.randn(4, 8), torch.tensor([0.0, 1, 1, 0]), torch.rand(4)
     p, y_hat, _, _ = model(x)
     bce = nn.BCEWithLogitsLoss(weight=weight, reduction="none")
