@@ -45,6 +45,7 @@ from runs.output_dir import check_finished
 from runs.start import make_accelerator, start_script
 
 BAND_RESAMPLES = 400  # of a figure's intervals
+COMPARISON_FILES = ("compare.md", "compare.csv", "compare.json", "compare.png")
 
 
 @dataclass(frozen=True)
@@ -201,11 +202,14 @@ def compare_models(
         print(f"\nfigure: {figure}")
     if request.data.output_dir:
         results = RunFolder(request.data.output_dir)
+        results.remove(COMPARISON_FILES)  # of an earlier comparison
         results.write_text("compare.md", text)
         results.write_text("compare.csv", as_csv(compared.csv_rows()))
+        origins = {str(lab.directory): lab.job.origin.provenance.as_json() for lab in labs.values()}
+        results.write_json("compare.json", {"provenance": origins})
         if not request.sweep.tables_only:
             save_figure(compared.figure(), results.path / "compare.png", results)
-        print(f"\ncompare.md and compare.csv: {results.path}")
+        print(f"\ncompare.md, compare.csv and more: {results.path}")
 
 
 def check_rules(

@@ -26,6 +26,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from answers.figures import save_figure
 from answers.metric import MetricAtCost
+from answers.scores import remark_lines
 from elbert_base.errors import UserError
 from elbert_base.files import read_json
 from glue.tables import as_csv
@@ -274,6 +275,10 @@ class Search:
             print(f"within one standard error, {error:.4f}: {', '.join(near)}")
         best_seed = self.seeds[values.index(max(values))]
         folder = self.folder(best.params, best_seed)
+        results_file = folder / "eval_results.json"
+        if results_file.exists():  # it may be another machine's
+            for line in remark_lines(read_json(results_file).get("remarks", []), folder):
+                print(line)
         print(f"best checkpoint: {folder}, {self.metric} = {max(values):.4f}")
         return folder
 

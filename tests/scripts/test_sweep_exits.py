@@ -272,22 +272,35 @@ def test_models_are_compared_in_one_table(place, sweep, script):
     sweep(place, "rte", *two).refused("without --model_dir")
 
 
-def test_patterns_of_models_are_all_that_a_comparison_needs(place, ponder_place, script, tmp_path):
-    """Rules of two modes on the data of their trainings: a curve each, a table, a figure."""
+@pytest.fixture
+def several(place) -> Path:
+    """Two models with the same weights, elbert-1 and elbert-2, with the flags of a training."""
     models = place / "models"
     for number in (1, 2):
         shutil.copytree(models / "rte", models / f"elbert-{number}")
-    shutil.copytree(ponder_place / "models/rte", models / "ponder-1")
+        say_training(models / f"elbert-{number}", place)
     (models / "elbert-2.log").touch()  # no folder
-    flags_then = {"task_name": "rte", "data_dir": str(place / "data/rte"), "max_seq_length": 32}
-    for folder in models.glob("*-?"):
-        about = {"provenance": {"flags": flags_then}}
-        (folder / "training.json").write_text(json.dumps(about))
+    return models
+
+
+def say_training(model: Path, place: Path, length: int = 32) -> None:
+    """Write a model's training.json: its data are place/data/rte."""
+    flags_then = {"task_name": "rte", "data_dir": str(place / "data/rte"), "max_seq_length": length}
+    (model / "training.json").write_text(json.dumps({"provenance": {"flags": flags_then}}))
+
+
+@pytest.mark.slow
+def test_patterns_of_models_are_all_that_a_comparison_needs(
+    several, place, ponder_place, script, tmp_path
+):
+    """Rules of two modes on the data of their trainings: a curve each, a table, a figure."""
+    shutil.copytree(ponder_place / "models/rte", several / "ponder-1")
+    say_training(several / "ponder-1", place)
 
     def compare(*more):
         return script(sweep_exits.main, "--compare", *more, "--no_cuda")
 
-    names = (f"{models}/elbert-*", f"{models}/ponder-*")
+    names = (f"{several}/elbert-*", f"{several}/ponder-*")
     rules = ("--rules", "entropy", "patience", "threshold", "--grid", "exit_thres=0:1:0.1")
     out = ("--output_dir", tmp_path / "out", "--figure", tmp_path / "figure.pdf")
     text = compare(*names, *rules, *out).done().out
@@ -298,22 +311,31 @@ def test_patterns_of_models_are_all_that_a_comparison_needs(place, ponder_place,
     assert (tmp_path / "out/compare.md").read_text() in text
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
     assert (tmp_path / "out/compare.png").read_bytes().startswith(b"\x89PNG")
+    origins = json.loads((tmp_path / "out/compare.json").read_text())["provenance"]
+    assert origins[f"{several}/elbert-1"]["weights"] == weights_hash(several / "elbert-1")
     rows = rows_of(tmp_path / "out/compare.csv")
     # Two seeds with the same weights are one model.
     alone = ("--rules", "entropy", "--grid", "exit_thres=0:1:0.1", "--tables_only")
-    compare(models / "elbert-1", *alone, "--output_dir", tmp_path / "one").done()
+    compare(several / "elbert-1", *alone, "--output_dir", tmp_path / "one").done()
     means = [row["acc"] for row in rows if row["method"].endswith("entropy")]
     assert means == [row["acc"] for row in rows_of(tmp_path / "one/compare.csv")]
     assert len({*means}) > 1
-
-    compare(names[0] + "x").refused(names[0] + "x", "no folder matches")
-    compare(*names, "--rules", "entropy").refused(f"{models}/ponder-1 has none of them")
+    compare(*names, "--rules", "entropy").refused(f"{several}/ponder-1 has none of them")
     compare(names[0], "--rules", "entropy", "--grid", "margin=0").refused("--grid margin=0")
-    compare(names[0], "--figure", "a.jpg").refused("a.jpg", ".png, .pdf, .svg")
-    flags_then["max_seq_length"] = 16
-    about = {"provenance": {"flags": flags_then}}
-    (models / "elbert-2/training.json").write_text(json.dumps(about))
-    compare(*names).refused("elbert-2 with 16", "give the --max_seq_length")
+
+
+def test_what_cannot_be_compared_is_refused(several, place, script):
+    pattern = f"{several}/elbert-*"
+    for flags_given, words in (
+        ([f"{pattern}x"], ("elbert-*x", "no folder matches")),
+        ([pattern, "--figure", "a.jpg"], ("a.jpg", ".png, .pdf, .svg")),
+        ([pattern, "--figure", "a.pdf", "--tables_only"], ("leave out --tables_only",)),
+        ([pattern, "--pick", "max_cost=0.5"], ("without --model_dir",)),
+    ):
+        script(sweep_exits.main, "--compare", *flags_given).refused(*words)
+    say_training(several / "elbert-2", place, length=16)
+    refusal = script(sweep_exits.main, "--compare", pattern)
+    refusal.refused("elbert-2 with 16", "give the --max_seq_length")
 
 
 @pytest.mark.parametrize("task", [pytest.param("rte", marks=pytest.mark.slow), "mnli", "sts-b"])
