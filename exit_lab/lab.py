@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,9 @@ def run(request: SweepRequest) -> None:
     task = find_task(data, request.folders[0])
     # All models are opened before any is recorded: what is wrong with the flags is said at once.
     labs = {folder: open_lab(request, folder, task, accelerator) for folder in request.folders}
+    if choice.compare:
+        check_labels([lab.job for lab in labs.values()])
+        check_rules(request, labs)
     # All processes share the recording. The main one does the rest alone.
     recordings = {folder: load_or_record(lab.output, lab.job) for folder, lab in labs.items()}
     if not is_main():
@@ -180,8 +183,6 @@ def compare_models(
     labs, recordings: by the models' folders.
     """
     models = request.choice.models()
-    check_labels([lab.job for lab in labs.values()])
-    check_rules(request, models, labs)
     swept = {}
     for name, folders in models.items():
         swept[name] = [swept_model(labs[folder], recordings[folder]) for folder in folders]
@@ -192,7 +193,8 @@ def compare_models(
         sides = {}
         for name, folders in models.items():
             sides[name] = [(labs[folder].job, recordings[folder]) for folder in folders]
-        text = f"{compare_two_models(sides, request.data.seed)}\n\n{text}"
+        own_settings = compare_two_models(sides, request.data.seed)
+        text = f"Each model under its own setting:\n\n{own_settings}\n\n{text}"
     for lab in labs.values():
         lab.job.check_unchanged()
     print(f"\n{text}", end="")
@@ -212,14 +214,9 @@ def compare_models(
         print(f"\ncompare.md, compare.csv and more: {results.path}")
 
 
-def check_rules(
-    request: SweepRequest, models: Mapping[str, Sequence[Path]], labs: Mapping[Path, Lab]
-) -> None:
-    """Raise UserError for seeds of one model with different rules, and for what no model reads.
-
-    models: the folders of each model's seeds, by name.
-    """
-    for name, folders in models.items():
+def check_rules(request: SweepRequest, labs: Mapping[Path, Lab]) -> None:
+    """Raise UserError for seeds of one model with different rules, and for what no model reads."""
+    for name, folders in request.choice.models().items():
         rules = {directory: list(labs[directory].grids) for directory in folders}
         if any(of_seed != rules[folders[0]] for of_seed in rules.values()):
             raise UserError(

@@ -16,7 +16,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from answers.exit_metrics import interval
-from answers.figures import COLOURS, styled
+from answers.figures import COLOURS, SOFT, styled
 from answers.sweep import FULL_DEPTH, RANDOM_MIXTURE, Sweep
 from exit_lab.choice import Parts
 from exit_lab.compare import NOTHING, RESAMPLES, cost_limits, mean_over_seeds
@@ -196,7 +196,7 @@ class MethodComparison:
 
     @styled
     def figure(self) -> Figure:
-        """Draw a curve for each method, with its interval as a band; a dot is its full depth."""
+        """Draw a curve for each method, with its interval as a band; a ring is its full depth."""
         figure = Figure(figsize=(6.4, 4.2))
         panel = figure.subplots()
         panel.grid()
@@ -205,9 +205,14 @@ class MethodComparison:
             _, cost, metric, low, high = curve
             cost = np.maximum.accumulate(cost)
             panel.fill_between(cost, low, high, step="post", color=colour, alpha=0.15, lw=0)
-            panel.step(cost, metric, where="post", color=colour, lw=2, label=method.label)
+            panel.step(cost, metric, ".-", where="post", color=colour, label=method.label)
             full_depth = method.full_depth()[0]
-            panel.plot(np.mean(method.full_costs), full_depth, "o", color=colour, markersize=5)
+            panel.plot(np.mean(method.full_costs), full_depth, "o", color=colour, mfc="white")
+        panel.plot([], [], "o", color=SOFT, mfc="white", label=FULL_DEPTH)
+        _, top = panel.get_ylim()
+        panel.set_ylim(
+            top=min(top, 1.02)
+        )  # intervals of few seeds may pass 1, which no metric does
         panel.set(xlabel="computation cost", ylabel=self.task.primary_metric)
         panel.set_title(f"{self.task.shown_name}, {len(self.parts.report)} examples")
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15))
