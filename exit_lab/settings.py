@@ -9,7 +9,7 @@ from elbert_base.errors import UserError
 from exit_lab.goals import Goal, MaxLatency, MaxRisk, parse_goal
 from runs.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, option
 from runs.settings import DevSettings
-from runs.trained_flags import folders_of
+from runs.trained_flags import folders_of, name_and_folder
 
 PART = Allowed(low=0.01, high=0.99)
 LEARNT = "learnt"
@@ -67,7 +67,8 @@ class ChoiceSettings:
     compare: list[str] | None = option(
         None,
         "compare the rules at equal costs; with models, these, each under its own rule or those "
-        "of --rules. A pattern in quotes is the mean of its folders, as of seeds",
+        "of --rules. A pattern in quotes is the mean of its folders, as of seeds; NAME=MODEL "
+        "names it in tables and figures",
         metavar="MODEL",
         nargs="*",
     )
@@ -77,11 +78,17 @@ class ChoiceSettings:
     calibration_fraction: float = option(0.5, "share of the dev set used for choosing", PART)
 
     def models(self) -> dict[str, list[Path]]:
-        """List the folders of each model of --compare, by the model's name or pattern.
+        """List the folders of each model of --compare, by its name, which may be its pattern.
 
-        Raises UserError for a pattern that no folder matches.
+        Raises UserError for a pattern that no folder matches, and for two models of one name.
         """
-        return {text: list(map(Path, folders_of(text))) for text in self.compare or ()}
+        models = {}
+        for text in self.compare or ():
+            name, _ = name_and_folder(text)
+            if name in models:
+                raise UserError(f"--compare: two models are called {name}")
+            models[name] = [Path(folder) for folder in folders_of(text)]
+        return models
 
     def goal(self) -> Goal | None:
         """Parse --pick, if it is given; see `parse_goal` for what it raises."""

@@ -116,11 +116,21 @@ def stated_folders(argv: Sequence[str], folder_flags: Sequence[str]) -> list[str
     return list(chain.from_iterable(map(folders_of, texts)))
 
 
+def name_and_folder(text: str) -> tuple[str, str]:
+    """Split NAME=FOLDER, where FOLDER may be a pattern; any other text is its own name."""
+    name, _, folder = text.partition("=")
+    is_path = "/" in name or os.path.exists(text) or bool(glob(text))
+    if not is_path and folder and (os.path.exists(folder) or glob(folder)):
+        return name, folder
+    return text, text
+
+
 def folders_of(text: str) -> list[str]:
     """List the folders that a flag's value means: one, or all that a pattern of it matches.
 
     Raises UserError for a pattern, as `out/seed-*`, that no folder matches.
     """
+    _, text = name_and_folder(text)
     is_pattern = any(character in text for character in "*?[")
     if not is_pattern or os.path.exists(text):  # a folder's name may have a bracket
         return [text]

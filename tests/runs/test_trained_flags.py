@@ -11,7 +11,12 @@ import pytest
 from elbert_base.errors import UserError
 from runs.flags import option
 from runs.settings import DataSettings
-from runs.trained_flags import check_agreement, folders_of, parse_with_trained_model
+from runs.trained_flags import (
+    check_agreement,
+    folders_of,
+    name_and_folder,
+    parse_with_trained_model,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +141,12 @@ def test_models_that_are_used_together_have_the_same_data(tmp_path):
     check_agreement(folders, flags["a"], {"max_seq_length"})  # the command has the other one
     with pytest.raises(UserError, match=r"a was trained with --validation_file .*, .*c with"):
         check_agreement(folders, flags["a"], names)
+    assert name_and_folder(f"mine={tmp_path}/*") == ("mine", f"{tmp_path}/*")
+    assert folders_of(f"mine={tmp_path}/*") == folders
+    run = tmp_path / "lr=0.1"
+    run.mkdir()
+    for path in (str(run), f"{tmp_path}/lr=*", "lr=0.2", "albert/albert-base-v2"):
+        assert name_and_folder(path) == (path, path)  # no name, but a path
     bracket = tmp_path / "[abc]"
     bracket.mkdir()
     assert folders_of(str(bracket)) == [str(bracket)]

@@ -316,9 +316,10 @@ def test_patterns_of_models_are_all_that_a_comparison_needs(
     rows = rows_of(tmp_path / "out/compare.csv")
     # Two seeds with the same weights are one model.
     alone = ("--rules", "entropy", "--grid", "exit_thres=0:1:0.1", "--tables_only")
-    compare(several / "elbert-1", *alone, "--output_dir", tmp_path / "one").done()
+    compare(f"one={several}/elbert-1", *alone, "--output_dir", tmp_path / "one").done()
     means = [row["acc"] for row in rows if row["method"].endswith("entropy")]
-    assert means == [row["acc"] for row in rows_of(tmp_path / "one/compare.csv")]
+    rows = rows_of(tmp_path / "one/compare.csv")
+    assert (means, {row["method"] for row in rows}) == ([row["acc"] for row in rows], {"one"})
     assert len({*means}) > 1
     compare(*names, "--rules", "entropy").refused(f"{several}/ponder-1 has none of them")
     compare(names[0], "--rules", "entropy", "--grid", "margin=0").refused("--grid margin=0")
@@ -331,6 +332,7 @@ def test_what_cannot_be_compared_is_refused(several, place, script):
         ([pattern, "--figure", "a.jpg"], ("a.jpg", ".png, .pdf, .svg")),
         ([pattern, "--figure", "a.pdf", "--tables_only"], ("leave out --tables_only",)),
         ([pattern, "--pick", "max_cost=0.5"], ("without --model_dir",)),
+        ([pattern, pattern], ("two models are called",)),
     ):
         script(sweep_exits.main, "--compare", *flags_given).refused(*words)
     say_training(several / "elbert-2", place, length=16)
