@@ -6,10 +6,12 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
 
-from answers.sweep import Recording, scan_settings
+from answers.sweep import Recording, Sweep, make_grids, scan_settings, sweep
 from elbert import ElbertConfig
 from elbert_base.keys import PRICES
+from exit_lab.lab import cross_fitted
 from exit_lab.stopping import PENALTY, fit_calibration, fit_stopping, stopping_thresholds
+from glue.tasks import TASKS
 from tests.exit_lab.builders import config_of, made_recording
 
 
@@ -121,3 +123,35 @@ def test_a_rule_without_a_fit_lets_nobody_exit():
         ElbertConfig(num_hidden_layers=3), "optimal_stopping", [{"exit_price": 9.0}], recorded
     )
     assert exits.tolist() == [[3]]
+
+
+@pytest.mark.slow
+def test_an_example_has_no_part_in_the_fit_that_answers_it_when_a_setting_is_chosen():
+    """Another label for it changes its answers under its own fit, but not where settings are
+    chosen; examples that report are as under the fit to all."""
+    recording = made_recording(3, examples=60)
+    rows = np.arange(40)
+
+    def chosen_on(labels: np.ndarray) -> tuple[Sweep, Sweep]:
+        relabelled = Recording(recording.tensors, labels)
+
+        def fit(some_rows: np.ndarray) -> Sweep:
+            config = fit_stopping(config_of(recording), relabelled, some_rows)
+            rules = make_grids(config, ["optimal_stopping"], {})
+            return sweep(config, rules, relabelled, TASKS["mnli"])
+
+        fitted = fit(rows)
+        return fitted, cross_fitted(fitted, fit, rows, seed=0)
+
+    labels = recording.labels
+    fitted, honest = chosen_on(labels)
+    assert np.array_equal(honest.exit_layer[:, 40:], fitted.exit_layer[:, 40:])
+    changed = 0
+    for row in range(0, 40, 8):
+        other = labels.copy()
+        other[row] = (labels[row] + 1) % 3
+        refitted, still_honest = chosen_on(other)
+        assert np.array_equal(still_honest.exit_layer[:, row], honest.exit_layer[:, row])
+        assert np.array_equal(still_honest.predictions[:, row], honest.predictions[:, row])
+        changed += not np.array_equal(refitted.exit_layer[:, row], fitted.exit_layer[:, row])
+    assert changed > 0

@@ -230,7 +230,7 @@ def test_a_rule_is_fitted_chosen_and_used(rule, task, place, sweep, glue):
     fitted, report = fitted_rows(), evaluated(glue, place, task)
     row = row_of(fitted, picked)
     assert report["computation_cost"] == pytest.approx(float(row["compute_ratio"]))
-    assert report["computation_cost"] % 0.25  # examples of several layers
+    assert any(float(row["compute_ratio"]) % 0.25 for row in fitted)  # examples of several layers
     metric = "corr" if is_value else "acc"
     assert report["metrics"][metric] == pytest.approx(float(row[metric]), abs=1e-6)
     sweep(place, task, *out).done()
