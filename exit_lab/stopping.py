@@ -163,7 +163,10 @@ def fit_thresholds(
     costs = costs_of(recording, rows)
     table = []
     for price in PRICES:
-        thresholds = stopping_thresholds(rewards, doubts, price * costs, is_value)
+        if price == 0:  # all layers run, whatever the fit says: a setting that loses nothing
+            thresholds = np.zeros(len(costs) - 1)
+        else:
+            thresholds = stopping_thresholds(rewards, doubts, price * costs, is_value)
         table.append([price, *(round(float(threshold), 6) for threshold in thresholds)])
     return table
 

@@ -111,7 +111,7 @@ def test_a_fitted_rule_exits_earlier_at_a_higher_price(classes):
     tensors = recording.tensors
     costs = scan_settings(fitted, "optimal_stopping", settings, tensors).mean(1)
     assert costs[-1] == 1
-    assert costs[0] > 4
+    assert costs[0] == 5  # computation is free
     assert (np.diff(costs) < 0.15).all()
 
 
