@@ -110,6 +110,11 @@ def sentence(number: int, length: int = 6) -> str:
     return " ".join(WORDS[(number * 7 + i * (number % 5 + 1)) % len(WORDS)] for i in range(length))
 
 
+def made_reviews(count: int = 1500) -> list[tuple[str, int]]:
+    """Texts with the label 0 or 1, enough and plain enough that a tiny model learns them."""
+    return [(f"{('small', 'big')[i % 2]} {sentence(i, 3 + i % 2)}", i % 2) for i in range(count)]
+
+
 @pytest.fixture(scope="session")
 def spiece(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A SentencePiece model with ALBERT's special pieces, trained on a few sentences."""

@@ -21,7 +21,7 @@ import transformers
 
 from tests.berts import save, tiny_encoder
 from tests.commands import ROOT
-from tests.conftest import PAIRS, TINY, sentence, tsv, write_rte
+from tests.conftest import PAIRS, TINY, made_reviews, sentence, tsv, write_rte
 
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
 BLOCK = re.compile(
@@ -92,10 +92,9 @@ python3() { :; }
 
 def write_tables(folder: Path) -> None:
     """What the pages call reviews.csv, new.csv, train.csv, dev.csv, scenes.csv and more.tsv."""
-    # Enough, and plain enough, that a tiny model learns them: a constant answer would be refused.
-    texts = [f"{('small', 'big')[i % 2]} {sentence(i, 3 + i % 2)}" for i in range(1500)]
-    labels = [("negative", "positive")[i % 2] for i in range(1500)]
-    reviews = [("text", "label"), *zip(texts, labels, strict=True)]
+    reviews = [("text", "label")]
+    reviews += [(text, ("negative", "positive")[label]) for text, label in made_reviews()]
+    texts = [text for text, _ in reviews[1:]]
     scenes = [("text", "person", "animal", "outdoors")]
     for text in texts:
         scenes.append((text, *(int(word in text) for word in ("man", "dog", "park"))))
