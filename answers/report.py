@@ -73,6 +73,17 @@ class Report:
         ]
         print("\n".join(lines))
 
+    def final_scalars(self) -> dict[str, float]:
+        """Return the metrics and what they cost, by name, for an experiment tracker."""
+        summary = self.summary
+        return {
+            **summary.metrics,
+            "computation_cost": summary.depth.computation_cost,
+            "flops_ratio": summary.depth.flops_ratio,
+            "latency_median_ms": summary.median_ms,
+            "latency_p95_ms": summary.p95_ms,
+        }
+
     def write(self, folder: Path, trained: Path, out_mode: str) -> None:
         """Write eval_results.txt and .json into `folder`, and the report's files; print where.
 

@@ -57,6 +57,8 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
             job.check_unchanged()
             report.print()
             report.write(folder, directory, evaluation.out_mode)
+        # Where the same command trained, its trackers are still open.
+        accelerator.log({f"eval/{name}{suffix}": x for name, x in report.final_scalars().items()})
 
 
 def evaluate_checkpoints(settings: GlueSettings, accelerator: Accelerator) -> None:

@@ -5,6 +5,7 @@ Help texts are noun phrases, or for a switch what it does. Loads no torch.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -67,6 +68,10 @@ class RunSettings:
     )
 
 
+# Experiment trackers, by accelerate's names, which are those of their packages, too.
+TRACKERS = ("tensorboard", "wandb", "mlflow", "comet_ml", "trackio")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """Steps, batches and rates of --do_train."""
@@ -88,6 +93,13 @@ class Schedule:
         "steps between log lines; 0: no log; TensorBoard gets the loss of every step of short runs",
         FREE,
     )
+    report_to: list[str] = option(
+        ["tensorboard"],
+        "trackers that get flags, curves and final metrics; all: those that are installed; none: "
+        "no curves",
+        FREE,
+        choices=(*TRACKERS, "all", "none"),
+    )
     save_steps: int = option(5000, "steps between checkpoints; 0: no checkpoints", FREE)
     gradient_checkpointing: bool = option(
         False,
@@ -99,6 +111,21 @@ class Schedule:
     torch_compile_backend: str = option(
         "inductor", "backend of --torch_compile", choices=("inductor", "aot_eager", "eager")
     )
+
+    @property
+    def trackers(self) -> list[str]:
+        """The trackers of --report_to, each once; of "all" those that are installed."""
+        if "all" in self.report_to:
+            return [name for name in TRACKERS if find_spec(name)]
+        return list(dict.fromkeys(name for name in self.report_to if name != "none"))
+
+    def check(self) -> None:
+        """Raise UserError for a tracker whose package is missing."""
+        if len(self.report_to) > 1 and {"all", "none"} & {*self.report_to}:
+            raise UserError(f"--report_to {' '.join(self.report_to)}: all and none stand alone")
+        for name in self.trackers:
+            if find_spec(name) is None:
+                raise UserError(f"--report_to {name}: pip install {name}")
 
 
 class ScriptSettings(Protocol):

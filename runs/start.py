@@ -91,7 +91,11 @@ def lock_output_dir(output_dir: str, accelerator: Accelerator, trains: bool) -> 
         if trains and accelerator.is_main_process:
             stack.enter_context(locked_for_training(output_dir))
         accelerator.wait_for_everyone()  # before the main process writes into it
-        yield
+        try:
+            yield
+        finally:
+            for tracker in accelerator.trackers:
+                tracker.finish()
 
 
 @contextmanager

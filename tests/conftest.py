@@ -29,7 +29,7 @@ from glue.tasks import get_task
 from modes import MODES
 from runs.job import Job
 from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
-from training.log import NO_TENSORFLOW
+from training.trackers import NO_TENSORFLOW
 
 # TensorBoard reads and writes as without TensorFlow, whichever test imports it first.
 sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
@@ -113,6 +113,13 @@ def sentence(number: int, length: int = 6) -> str:
 def made_reviews(count: int = 1500) -> list[tuple[str, int]]:
     """Texts with the label 0 or 1, enough and plain enough that a tiny model learns them."""
     return [(f"{('small', 'big')[i % 2]} {sentence(i, 3 + i % 2)}", i % 2) for i in range(count)]
+
+
+def write_sst2(folder: Path) -> None:
+    """SST-2's files, with made reviews."""
+    for name in ("train", "dev"):
+        tsv(folder / f"{name}.tsv", "sentence\tlabel", made_reviews())
+    tsv(folder / "test.tsv", "index\tsentence", [(0, "a film")])
 
 
 @pytest.fixture(scope="session")

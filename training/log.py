@@ -1,26 +1,17 @@
-"""The log of a training: a progress bar, lines of JSON, and TensorBoard's curves."""
+"""The log of a training: a progress bar, lines of JSON, and the curves of trackers."""
 
 import json
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Self
 
 import torch
-from accelerate.tracking import TensorBoardTracker
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from elbert_base.errors import UserError
-from elbert_base.files import resolve_within
 from runs.console import progress
-from runs.folder import RunFolder
+from training.trackers import start_trackers
 from training.trainer import Trainer
-
-NO_TENSORFLOW = "tensorboard.compat.notf"
 
 Sums = dict[str, Tensor]  # what a report is made of, by name, summed over batches
 
@@ -45,7 +36,8 @@ def no_scalars(model: PreTrainedModel, output: Any) -> dict[str, float]:
 class TrainingLog:
     """Progress bar, curves and JSON lines of a training run: the main process's work.
 
-    It is a context manager, whose end closes the bar and the curves.
+    It is a context manager, whose end closes the bar. The trackers stay open for what an evaluation
+    finds afterwards; the session's end finishes them.
 
     Args:
         trainer: the run.
@@ -77,7 +69,11 @@ class TrainingLog:
             total=total,
             disable=None if is_main else True,  # None: where stderr is no terminal
         )
-        self.curves = start_curves(trainer.directory) if is_main else None
+        if is_main and not trainer.accelerator.trackers:
+            trainer.accelerator.trackers = start_trackers(
+                trainer.directory, trainer.training.trackers, trainer.flags
+            )
+        self.trackers = trainer.accelerator.trackers
         self.clock = time.monotonic()  # of the last entry
         self.losses: list[float] = []  # of the steps since then
         self.sums: Sums = {}
@@ -87,8 +83,6 @@ class TrainingLog:
 
     def __exit__(self, *_: object) -> None:
         self.bar.close()
-        if self.curves:
-            self.curves.finish()
 
     def step(self, loss: float, learning_rate: float, outputs: list[Any]) -> bool:
         """Count an optimiser step, and write an entry if it is due; return whether it was.
@@ -108,8 +102,8 @@ class TrainingLog:
             self.write_entry(learning_rate, outputs[-1])
             return True
         is_short_run = self.bar.total < 10 * every  # whose entries alone would make no curve
-        if self.curves and is_short_run:
-            self.curves.log({"step_loss": loss}, number)
+        if is_short_run:
+            self.log({"step_loss": loss}, number)
         return False
 
     def write_entry(self, learning_rate: float, last_output: Any) -> None:
@@ -128,19 +122,11 @@ class TrainingLog:
     def write(self, line: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
         """Print a JSON line, and add the scalars of this step to the curves."""
         number = self.trainer.state.step
-        if self.curves:
-            self.curves.log(dict(scalars), number)
+        if self.trainer.accelerator.is_main_process:
+            self.log(scalars, number)
             self.bar.write(json.dumps({**line, "step": number}))
 
-
-def start_curves(directory: Path) -> TensorBoardTracker:
-    """Begin TensorBoard's files in the folder `runs`; UserError for a link out of `directory`."""
-    # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which is slow.
-    sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
-    if not resolve_within(directory, "runs"):
-        raise UserError(f"{directory / 'runs'} is a link that leads out of {directory}: remove it")
-    curves = TensorBoardTracker("runs", directory)
-    curves.start()
-    events = (directory / "runs").glob(f"**/events*.{os.getpid()}.*")
-    RunFolder(directory).list_growing(events)
-    return curves
+    def log(self, scalars: Mapping[str, float], step: int) -> None:
+        """Add scalars to the curves of all trackers, which the main process alone has."""
+        for tracker in self.trackers:
+            tracker.log(dict(scalars), step)

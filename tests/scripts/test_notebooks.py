@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.berts import save, tiny_encoder
-from tests.conftest import made_reviews, tsv
+from tests.conftest import write_sst2
 
 ROOT = Path(__file__).parents[2]
 A_MACHINES_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|usr|opt|work|var|Users)/")
@@ -38,11 +38,7 @@ def test_code_that_is_shown_is_the_code_of_today(notebook):
 
 def write_film_reviews(project: Path) -> None:
     """Stand-ins for what film_reviews.ipynb fetches: the files of SST-2, and MiniLM."""
-    rows = made_reviews()
-    folder = project / "glue_data/SST-2"
-    for name in ("train", "dev"):
-        tsv(folder / f"{name}.tsv", "sentence\tlabel", rows)
-    tsv(folder / "test.tsv", "index\tsentence", [(0, "a film")])
+    write_sst2(project / "glue_data/SST-2")
     encoder = tiny_encoder("bert", max_position_embeddings=512)
     save(encoder, project / "sentence-transformers/all-MiniLM-L6-v2")
 

@@ -21,7 +21,7 @@ import transformers
 
 from tests.berts import save, tiny_encoder
 from tests.commands import ROOT
-from tests.conftest import PAIRS, TINY, made_reviews, sentence, tsv, write_rte
+from tests.conftest import PAIRS, TINY, made_reviews, sentence, tsv, write_rte, write_sst2
 
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
 BLOCK = re.compile(
@@ -139,6 +139,7 @@ def desk(tmp_path, albert_dir, trained_once) -> Path:
     write_encoders(project, albert_dir)
     write_tables(project)
     write_rte(project / "glue_data/RTE")
+    write_sst2(project / "glue_data/SST-2")
     shutil.copytree(trained_once, project / "out/demo/RTE")  # of `make demo`
     return project
 

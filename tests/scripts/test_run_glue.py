@@ -8,12 +8,14 @@ import shutil
 import sys
 from functools import partial
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pytest
 import sentencepiece
 import torch
+import yaml
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, XLMRobertaTokenizer, pipeline
 
@@ -574,3 +576,41 @@ def test_exits_alone_are_trained(mode, albert_dir, glue, tmp_path):
     changed = [name for name in states[0] if not states[0][name].equal(states[1][name])]
     assert all(heads & {*name.split(".")} for name in changed)
     assert any("classifier" in name for name in changed)
+
+
+def test_trackers_get_flags_curves_and_final_metrics(glue, tmp_path):
+    """TensorBoard, which is the default; a service that is not installed is named at once."""
+    out = tmp_path / "RTE"
+    glue(out, "--do_train", "--do_eval", "--logging_steps", 2, "--eval_strategy", "steps").done()
+    curves, report = scalars(out), report_of(out)
+    assert len(curves["loss"]) == 1  # of three steps
+    assert curves["eval/acc"] == pytest.approx([report["metrics"]["acc"]])
+    assert curves["eval/computation_cost"] == pytest.approx([report["computation_cost"]])
+    (settings,) = (out / "runs").glob("*/hparams.yml")
+    assert yaml.safe_load(settings.read_text())["learning_rate"] == 3e-5
+    assert {str(settings.relative_to(out))} < json.loads((out / "written.json").read_text()).keys()
+    quiet = tmp_path / "quiet"
+    glue(quiet, "--do_train", "--report_to", "none").done()
+    assert not (quiet / "runs").exists()
+    refused = glue(quiet, "--do_train", "--report_to", "none", "tensorboard")
+    refused.refused("all and none stand alone")
+
+
+@pytest.mark.slow
+def test_mlflow_gets_flags_curves_and_final_metrics(glue, tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.chdir(tmp_path)
+    out = tmp_path / "RTE"
+    flags = ("--do_train", "--do_eval", "--logging_steps", 1, "--report_to", "mlflow", "trackio")
+    if find_spec("trackio") is None:
+        glue(out, *flags).refused("--report_to trackio: pip install trackio")
+    glue(out, *flags[:-1]).done()
+    (run,) = mlflow.search_runs(experiment_names=["elbert"], output_format="list")
+    assert run.info.run_name == "RTE"
+    assert run.info.status == "FINISHED"
+    assert float(run.data.params["learning_rate"]) == 3e-5
+    assert run.data.metrics["eval/acc"] == pytest.approx(report_of(out)["metrics"]["acc"])
+    losses = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
+    assert [entry.step for entry in losses] == [1, 2, 3]
+    assert not (out / "runs").exists()
