@@ -98,6 +98,9 @@ def check_all_checkpoints(evaluation: EvaluationSettings) -> None:
 def main() -> None:
     settings = read_settings()
     # torch, and what stands on it: not before the flags are known to be right.
+    from runs.hub_data import fetch_data
+
+    settings = settings._replace(data=fetch_data(settings.data))
     from evaluation.evaluate import evaluate, evaluate_checkpoints, predict
     from runs.start import session
     from training.fine_tune import fine_tune

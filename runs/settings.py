@@ -215,6 +215,15 @@ class DataSettings(DevSettings):
         None, "training table: sentence1[,sentence2],label", FREE, is_common=True
     )
     test_file: str | None = option(None, "test table, labels not needed", FREE)
+    dataset_name: str | None = option(
+        None,
+        "data set of the `datasets` library, in place of files: a hub name or a folder; its splits "
+        "are train, validation and test",
+        FREE,
+    )
+    dataset_config_name: str | None = option(
+        None, "configuration of --dataset_name, e.g. sst2 of nyu-mll/glue", FREE
+    )
     unlabelled_file: str | None = option(
         None, "table of unlabelled training examples, for which --teacher gives soft labels", FREE
     )

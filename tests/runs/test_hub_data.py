@@ -1,0 +1,112 @@
+"""Data sets of the `datasets` library, from local folders, and files at hf:// addresses."""
+
+import csv
+
+import pytest
+
+import run_glue
+from elbert_base.errors import UserError
+from glue.custom import custom_task
+from glue.splits import read_examples
+from runs import hub_data
+from runs.hub_data import fetch_data
+from runs.settings import DataSettings
+from tests.commands import report_of
+from tests.conftest import sentence, write
+
+datasets = pytest.importorskip("datasets")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def exported(tmp_path):
+    """A folder with a data set's splits, as `datasets` reads it: label numbers with names."""
+    features = datasets.Features(
+        {
+            "premise": datasets.Value("string"),
+            "hypothesis": datasets.Value("string"),
+            "label": datasets.ClassLabel(names=["no way", "yes"]),
+            "idx": datasets.Value("int32"),
+        }
+    )
+    folder = tmp_path / "pairs"
+    for name, count in (("train", 24), ("validation", 10), ("test", 4)):
+        rows = {
+            "premise": [f'{sentence(i)}, "{i}"\n' for i in range(count)],
+            "hypothesis": [sentence(i + 1) for i in range(count)],
+            "label": [-1 if name == "test" else i % 2 for i in range(count)],
+            "idx": list(range(count)),
+        }
+        folder.mkdir(exist_ok=True)
+        split = datasets.Dataset.from_dict(rows, features=features)
+        split.to_parquet(folder / f"{name}-00000-of-00001.parquet")
+    return folder
+
+
+def test_a_data_set_becomes_files_with_its_labels_by_name(exported):
+    data = fetch_data(DataSettings(dataset_name=str(exported)))
+    assert data.text_column_names == "premise,hypothesis"
+    task = custom_task(
+        {"train": data.train_file, "dev": data.validation_file, "test": data.test_file},
+        text_columns=data.text_column_names,
+    )
+    assert task.labels == ("no way", "yes")
+    examples = read_examples(task, "", "train")
+    assert [example.label for example in examples] == [i % 2 for i in range(24)]
+    assert examples[3].text_a == f'{sentence(3)}, "3"\n'
+    assert [example.label for example in read_examples(task, "", "test")] == [None] * 4
+    again = fetch_data(DataSettings(dataset_name=str(exported)))
+    assert again == data
+
+
+@pytest.mark.slow
+def test_a_data_set_trains_and_its_folder_evaluates_alone(exported, albert_dir, script, tmp_path):
+    out = tmp_path / "out"
+    flags = ("--model_type", "elbert", "--dataset_name", exported, "--output_dir", out)
+    sizes = ("--max_seq_length", 32, "--num_train_epochs", 1, "--model_name_or_path", albert_dir)
+    script(run_glue.main, *flags, *sizes, "--do_train", "--no_cuda").done()
+    script(run_glue.main, "--output_dir", out, "--do_eval", "--do_predict", "--no_cuda").done()
+    assert report_of(out)["examples"] == 10
+    with (out / "predictions.tsv").open() as file:
+        rows = list(csv.DictReader(file, delimiter="\t"))
+    assert {row["prediction"] for row in rows} <= {"no way", "yes"}
+
+
+def test_what_cannot_be_fetched_is_said(exported, tmp_path):
+    for settings, words in (
+        ({"dataset_name": str(tmp_path / "nothing")}, "nothing"),
+        ({"dataset_config_name": "sst2"}, "give --dataset_name"),
+        ({"train_file": "hf://datasets/only"}, "hf://datasets/OWNER/NAME/FILE"),
+    ):
+        with pytest.raises(UserError, match=words):
+            fetch_data(DataSettings(**settings))
+    odd = tmp_path / "odd"
+    odd.mkdir()
+    write(odd / "train.csv", "words,label\na,x\n")
+    with pytest.raises(UserError, match=r"which columns are texts\?.*words, label"):
+        fetch_data(DataSettings(dataset_name=str(odd)))
+
+
+def test_an_address_is_fetched_with_its_revision(tmp_path, monkeypatch):
+    """By huggingface_hub's own function, which asks no network here."""
+    asked = []
+
+    def download(repository, name, **options):
+        asked.append((repository, name, options))
+        return str(tmp_path / name)
+
+    monkeypatch.setattr(hub_data, "hf_hub_download", download)
+    data = fetch_data(
+        DataSettings(
+            train_file="hf://datasets/somebody/reviews@v2/data/train.csv", validation_file="dev.csv"
+        )
+    )
+    assert asked == [
+        ("somebody/reviews", "data/train.csv", {"repo_type": "dataset", "revision": "v2"})
+    ]
+    assert data.train_file == str(tmp_path / "data/train.csv")
+    assert data.validation_file == "dev.csv"
