@@ -1,0 +1,94 @@
+"""What a recipe means for a training: configuration keys, learning rates and weight decay."""
+
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from elbert_base.errors import UserError
+from elbert_base.keys import RECIPES, nearest_names
+
+# Parameters with a learning rate of their own: how their names begin, and the key of the model's
+# configuration that holds the rate. Without a value there, they learn at everybody's rate.
+OWN_RATES = {
+    "exit_weights": "w_lr",  # W, which weighs the losses of ELBERT's exits
+    "ponder.": "lambda_lr",  # the halting head of a ponder model
+}
+EXITS = "albert.encoder.exit_out_"  # poolers and classifiers, which learn at `exit_lr_factor`
+CONSTANT = "exit_weights"  # whose rate follows no schedule, and whose gradients are not clipped
+NOT_DECAYED = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights")  # ends of names
+
+
+def recipe(name: str = "recommended", model_type: str = "elbert") -> dict[str, Any]:
+    """Return the configuration keys of a recipe, for `load_pretrained`.
+
+        model, _ = elbert.load_pretrained("bert", **elbert.recipe(), num_labels=2)
+
+    Args:
+        name: "recommended", what measures best; "published", the papers' keys, which are the
+            defaults; or "add_exits", for a classifier that keeps its head.
+        model_type: the mode.
+
+    Raises:
+        UserError: no recipe, or no mode that it is of, has this name.
+    """
+    if name not in RECIPES:
+        raise UserError(f"recipe {name!r}: {nearest_names(name, list(RECIPES))}")
+    by_mode = RECIPES[name]
+    if by_mode and model_type not in by_mode:
+        raise UserError(f"recipe {name!r} is of the modes {', '.join(by_mode)}")
+    return dict(by_mode.get(model_type, {}))
+
+
+def parameter_groups(
+    model: PreTrainedModel, learning_rate: float, weight_decay: float = 0.01
+) -> list[dict[str, Any]]:
+    """Sort a model's parameters into groups of one learning rate and one weight decay.
+
+        groups = elbert.parameter_groups(model, learning_rate=1e-4)
+        trainer = Trainer(model, optimizers=(torch.optim.AdamW(groups), None), ...)
+
+    Biases and layer norms have no weight decay. Exits learn at `exit_lr_factor` times the rate, a
+    halting head at `lambda_lr`, the weights of the exits' losses at `w_lr`. The first two groups
+    have `learning_rate`: with decay, and without. Besides what the optimiser reads, a group says
+    whether it `decays`, and whether its rate is `constant`.
+    """
+    # By the beginning of their names that `OWN_RATES` has, if any, and whether they decay. The
+    # order of the groups is that of the state in a checkpoint.
+    members: dict[tuple[str, bool], list[nn.Parameter]] = {("", True): [], ("", False): []}
+    for name, parameter in model.named_parameters():
+        prefix = own_rate_prefix(name, model.config)
+        decays = not name.endswith(NOT_DECAYED)
+        members.setdefault((prefix, decays), []).append(parameter)
+    groups = []
+    for (prefix, decays), parameters in members.items():
+        rate = learning_rate_of(prefix, model.config, learning_rate)
+        groups.append(
+            {
+                "params": parameters,
+                "weight_decay": weight_decay if decays else 0.0,
+                "decays": decays,
+                "lr": rate,
+                "constant": prefix == CONSTANT,
+            }
+        )
+    return groups
+
+
+def own_rate_prefix(name: str, config: object) -> str:
+    """Find how the name of a parameter with a learning rate of its own begins; "" without one."""
+    for prefix, key in OWN_RATES.items():
+        if name.startswith(prefix) and getattr(config, key, None) is not None:
+            return prefix
+    if name.startswith(EXITS) and getattr(config, "exit_lr_factor", 1.0) != 1:
+        return EXITS
+    return ""
+
+
+def learning_rate_of(prefix: str, config: Any, learning_rate: float) -> float:
+    """Return the learning rate of the parameters that `own_rate_prefix` sorts under `prefix`."""
+    if not prefix:
+        return learning_rate
+    if prefix == EXITS:
+        return learning_rate * config.exit_lr_factor
+    return getattr(config, OWN_RATES[prefix])

@@ -1,0 +1,56 @@
+"""What a model is made of: parameters by part, and the operations up to each exit."""
+
+from collections import Counter
+
+from transformers import PreTrainedModel
+
+from elbert_base.errors import UserError
+
+from .configuration import AdaptiveConfig
+
+PARTS = ("embeddings", "layers", "exits and heads")
+
+
+def summary(model: PreTrainedModel, length: int = 128) -> str:
+    """Describe a model: its parameters, and what an exit at each layer costs.
+
+        print(elbert.summary(model, length=64))
+
+    Args:
+        model: of any mode.
+        length: tokens of the text whose operations are counted.
+
+    Returns:
+        Lines of text. FLOPs are those of matrix products, exit checks included, 2 for each
+        multiplication with its addition.
+
+    Raises:
+        UserError: the model is of no mode.
+    """
+    config = model.config
+    if not isinstance(config, AdaptiveConfig):
+        raise UserError(f"{type(model).__name__} is of no mode: load it by elbert.load_pretrained")
+    counts: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        counts[part_of(name)] += parameter.numel()
+    layers = config.num_hidden_layers
+    kind = "shared" if config.num_hidden_groups < layers else "separate"
+    lines = [f"{type(model).__name__}: {layers} layers, {kind} weights"]
+    lines.append(f"{sum(counts.values()):,} parameters")
+    lines += [f"  {part}: {counts[part]:,}" for part in PARTS]
+    full_depth = config.full_depth_flops(length)
+    lines.append(f"a text of {length} tokens: {full_depth / 1e9:.3f} GFLOPs without exits")
+    for layer in range(1, layers + 1):
+        flops = config.early_exit_flops(length, layer)
+        lines.append(f"  after layer {layer}: {flops / 1e9:.3f} GFLOPs, {flops / full_depth:.1%}")
+    return "\n".join(lines)
+
+
+def part_of(name: str) -> str:
+    """Return the part of the model that a parameter belongs to, by its name."""
+    modules = name.split(".")
+    if "embeddings" in modules or "embedding_hidden_mapping_in" in modules:
+        return "embeddings"
+    if "albert_layer_groups" in modules or "albert_layer" in modules:
+        return "layers"
+    return "exits and heads"
