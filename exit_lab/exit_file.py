@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from answers.exit_metrics import at_exit
 from answers.scores import remarks
 from answers.sweep import Sweep
@@ -21,7 +23,7 @@ def save_choice(
     """Print the setting that was chosen with a report, and write it into exit_config.json.
 
     directory: of the model. seed: of the report's resamples. Raises UserError when no setting was
-    chosen, or the model or the data were changed meanwhile.
+    chosen, when it answers all examples alike, or the model or the data were changed meanwhile.
     """
     if choice.setting is None:
         raise UserError(f"no setting qualifies: {choice.reason}; exit_config.json not written")
@@ -32,10 +34,35 @@ def save_choice(
     answers = at_exit(swept.predictions, exit_layer)
     for remark in remarks(swept.task, answers, swept.labels, exit_layer, swept.num_layers):
         print(f"suspect: {remark}")
+    check_answers_differ(swept, answers)
     with locked(directory / "config.json"):  # change_config.py edits both files as well
         job.check_unchanged()
         write_exit_file(directory, job, swept, setting)
         point_to_exit_file(directory)
+
+
+def check_answers_differ(swept: Sweep, answers: np.ndarray) -> None:
+    """Raise UserError for one answer to all examples, where these have several labels.
+
+    Every rule and cost is the same to such a model, so that --pick would choose the first layer.
+
+    answers: of the setting that was chosen, (examples,), or (examples, labels) of several labels.
+    """
+    if is_constant(swept.labels) or not is_constant(answers):
+        return
+    if is_constant(swept.predictions[-1]):
+        advice = "as the last layer does: train longer, or with another --learning_rate"
+    else:
+        advice = "but the last layer does not: allow a higher cost or less of a drop"
+    raise UserError(
+        f"the setting that was picked gives all examples one answer, {advice}; {EXIT_FILE} not "
+        "written"
+    )
+
+
+def is_constant(values: np.ndarray) -> bool:
+    """Tell whether all rows of an array are equal."""
+    return bool((values == values[:1]).all())
 
 
 def write_exit_file(directory: Path, job: Job, swept: Sweep, setting: Setting) -> None:

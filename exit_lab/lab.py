@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from answers.exit_metrics import at_exit
 from answers.figures import save_figure
 from answers.predict import is_main
-from answers.scores import remarks
+from answers.scores import remark_lines, remarks
 from answers.sweep import Grids, Recording, Sweep, make_grids, sweep, sweepable
 from elbert.configuration import EarlyExitConfig
 from elbert.rules import certainty, exit_scores, layer_answers, scan
@@ -201,6 +201,10 @@ def compare_models(
     for lab in labs.values():
         lab.job.check_unchanged()
     print(f"\n{text}", end="")
+    for directory, lab in labs.items():
+        recording = recordings[directory]
+        for remark in remarks(lab.job.task, recording.predictions[-1], recording.labels):
+            print(f"suspect: {directory}, all layers: {remark}")
     figure = request.choice.figure
     if figure:
         save_figure(compared.figure(), figure)
@@ -300,10 +304,8 @@ def sweep_model(lab: Lab, recording: Recording) -> None:
     swept = fit_and_sweep(lab, recording, lab.parts.calibration)
     # What is chosen and compared; tables and the explorer show the fit as it is saved.
     honest = honest_sweep(lab, recording, swept)
-    start, choice = (
-        own_setting(swept.config),
-        None,
-    )  # start: the setting that the explorer shows first
+    start = own_setting(swept.config)  # the setting that the explorer shows first
+    choice = None
     if goal:
         # Every rule costs a share of delta, so without --rules only the model's own is tested.
         rules = flags.rules or [start[swept.config.rule_key]]
@@ -321,6 +323,9 @@ def sweep_model(lab: Lab, recording: Recording) -> None:
         write_figures(lab, recording, swept, honest, start)
     if choice:
         save_choice(lab.directory, lab.job, honest, choice, lab.parts, lab.seed)
+    else:
+        for line in remark_lines(remarks_on(swept, recording, start), lab.directory):
+            print(line)
     if lab.request.choice.compare is not None:
         write_comparison(honest, lab.parts, lab.seed, lab.output)
 
@@ -366,14 +371,21 @@ def page_info(lab: Lab, recording: Recording, swept: Sweep, start: Setting) -> P
     task, config = lab.job.task, swept.config
     setting = config.keys_read(**start)
     exits = scan(config.exit_rule(**setting), recording.tensors).numpy()
-    answers = at_exit(swept.predictions, exits)
     return PageInfo(
         title=f"Exit explorer: {task.shown_name}, {lab.directory.name}",
         start=closest_setting(swept, setting, exits),
         fixed=fixed_keys(swept),
         command=f"python run_glue.py --do_eval --output_dir {shlex.quote(str(lab.directory))}",
-        remarks=remarks(task, answers, swept.labels, exits, swept.num_layers),
+        remarks=remarks_on(swept, recording, start),
     )
+
+
+def remarks_on(swept: Sweep, recording: Recording, setting: Setting) -> list[str]:
+    """List what is suspect about a model's answers under a setting."""
+    rule = swept.config.exit_rule(**swept.config.keys_read(**setting))
+    exits = scan(rule, recording.tensors).numpy()
+    answers = at_exit(swept.predictions, exits)
+    return remarks(swept.task, answers, swept.labels, exits, swept.num_layers)
 
 
 def closest_setting(swept: Sweep, setting: Setting, exits: np.ndarray) -> int:

@@ -239,15 +239,33 @@ def test_a_rule_is_fitted_chosen_and_used(rule, task, place, sweep, glue):
     sweep(place, task, *out, *goal).refused(f"--rules {rule} fits the rule", "max_drop")
 
 
-def test_a_setting_of_a_model_that_has_learnt_nothing_is_said_to_be_suspect(place, sweep):
+@pytest.fixture
+def constant(place) -> Path:
+    """A model that answers all examples alike."""
     weights = place / "models/rte/model.safetensors"
     tensors = load_file(weights)
     for name in tensors:
         if "exit_out" in name and "classifier" in name:
             tensors[name] *= 0
     save_file(tensors, weights, {"format": "pt"})
-    ended = sweep(place, "rte", "--tables_only", "--rules", "entropy", "--pick", "max_drop=0.01")
-    assert "suspect: all examples get the answer" in ended.done().out
+    return place
+
+
+def test_a_model_that_has_learnt_nothing_is_said_to_be_suspect_and_not_picked(
+    constant, sweep, script, tmp_path
+):
+    model = constant / "models/rte"
+    quick = ("--tables_only", "--rules", "entropy")
+    assert "suspect: all examples get the answer" in sweep(constant, "rte", *quick).done().out
+    ended = sweep(constant, "rte", *quick, "--pick", "max_drop=0.01")
+    assert "suspect: all examples get the answer" in ended.out
+    ended.refused("gives all examples one answer", "as the last layer does", "train longer")
+    assert not (model / "exit_config.json").exists()
+    assert (model / "sweep/sweep.csv").exists()  # the sweep itself is of use
+    other = shutil.copytree(model, tmp_path / "other")
+    compared = flags(constant, "rte", "--compare", model, other, *quick)[2:]
+    out = script(sweep_exits.main, *compared).done().out
+    assert out.count("all layers: all examples get the answer") == 2
 
 
 def test_nothing_is_picked_when_no_setting_qualifies(place, sweep):
