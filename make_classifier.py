@@ -27,6 +27,7 @@ from elbert_base.errors import UserError
 from elbert_base.files import read_json
 from elbert_base.keys import RECIPES
 from glue.custom import TASK_TYPES, custom_task, task_type_of
+from glue.metrics import with_scorer
 from glue.splits import Split, read_examples
 from glue.tables import as_csv
 from glue.tasks import Task
@@ -67,6 +68,7 @@ class Project:
         max_drop: the largest loss of the metric by early exit.
         seed: random seed.
         recipe: the configuration keys that the training starts from, by name.
+        metric_flags: the user's flag for the metric, for all steps.
     """
 
     table: Path
@@ -80,6 +82,7 @@ class Project:
     max_drop: float
     seed: int
     recipe: str
+    metric_flags: Sequence[str] = ()
 
     @property
     def overwrites(self) -> bool:
@@ -125,12 +128,11 @@ class Measurement:
     remarks: Sequence[str]
 
     @classmethod
-    def from_results(cls, name: str, results: dict[str, Any]) -> "Measurement":
-        """Read the content of an eval_results.json."""
-        metric_name, value = next(iter(results["metrics"].items()))
+    def from_results(cls, name: str, results: dict[str, Any], metric: str) -> "Measurement":
+        """Read the content of an eval_results.json; metric: the main one's name."""
         return cls(
             name=name,
-            metric=f"{metric_name} {value:.4f}",
+            metric=f"{metric} {results['metrics'][metric]:.4f}",
             computation_cost=results["computation_cost"],
             median_ms=results["latency_ms"]["median"],
             same_exit_layer=results.get("same_exit_layer_as_fp32"),
@@ -174,6 +176,11 @@ def read_project() -> Project:
     parser.add_argument(
         "--max_drop", type=float, default=0.01, help="largest loss of the metric by early exit"
     )
+    parser.add_argument(
+        "--metric_name",
+        help="metric that the threshold goes by: one of scikit-learn's scorers, such as f1_macro, "
+        "or module.function of your own; default: the task's",
+    )
     parser.add_argument("--seed", type=int, default=42, help="random seed")
     parser.add_argument(
         "--recipe",
@@ -191,6 +198,7 @@ def read_project() -> Project:
         task_type=args.task_type,
         drop_incomplete=args.drop_incomplete_rows,
     )
+    task = with_scorer(task, args.metric_name)
     if args.validation_file:
         read_examples(task, "", "dev")  # now: the training does not need these rows
     return Project(
@@ -205,6 +213,7 @@ def read_project() -> Project:
         max_drop=args.max_drop,
         seed=args.seed,
         recipe=args.recipe,
+        metric_flags=["--metric_name", args.metric_name] if args.metric_name else (),
     )
 
 
@@ -311,6 +320,7 @@ def train(project: Project, train_file: Path, dev_file: Path) -> None:
     flags = ["--model_type", "elbert", "--recipe", project.recipe, "--do_train"]
     flags += ["--model_name_or_path", project.encoder, "--seed", project.seed]
     flags += ["--train_file", train_file, "--validation_file", dev_file, *project.column_flags]
+    flags += project.metric_flags
     flags += ["--output_dir", project.model_dir, "--learning_rate", f"{learning_rate:g}"]
     flags += ["--per_gpu_train_batch_size", 32, "--warmup_ratio", 0.1]
     flags += ["--save_steps", 500]
@@ -327,7 +337,7 @@ def choose_threshold(project: Project) -> None:
         flags += ["--rules", "optimal_stopping"]
     elif project.task.labels:  # a head that is kept is not recalibrated
         flags += ["--rules", "entropy"]
-    flags += ["--pick", f"max_drop={project.max_drop:g}"]
+    flags += ["--pick", f"max_drop={project.max_drop:g}", *project.metric_flags]
     run("sweep_exits.py", flags)
 
 
@@ -345,9 +355,10 @@ def evaluate(project: Project, name: str, extra_flags: Sequence[object] = ()) ->
         extra_flags: what run_glue.py evaluates in place of the model and its own exit settings.
     """
     flags = ["--output_dir", project.model_dir, "--do_eval", "--per_gpu_eval_batch_size", 1]
-    flags += ["--out_mode", "one", *extra_flags]
+    flags += ["--out_mode", "one", *project.metric_flags, *extra_flags]
     run("run_glue.py", flags)
-    return Measurement.from_results(name, read_json(project.model_dir / "eval_results.json"))
+    results = read_json(project.model_dir / "eval_results.json")
+    return Measurement.from_results(name, results, project.task.primary_metric)
 
 
 def run(script: str, flags: Sequence[object]) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from glue.metrics import METRICS, chunks
+from glue.metrics import chunks, weighted_metrics
 from glue.tasks import Task
 
 
@@ -36,9 +36,8 @@ def metrics_at(
         (settings,) each; with weights (settings, draws).
     """
     counts = np.ones((1, len(labels))) if weights is None else weights.astype(float)
-    compute = METRICS[task.metric]
     pieces = [
-        compute(at_exit(predictions, exit_layer[settings]), labels, counts)
+        weighted_metrics(task, at_exit(predictions, exit_layer[settings]), labels, counts)
         for settings in chunks(len(exit_layer), labels.size)
     ]
     metrics = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}

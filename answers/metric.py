@@ -8,7 +8,7 @@ from typing import Self
 
 from elbert_base.errors import UserError
 from elbert_base.keys import nearest_names
-from glue.metrics import compute_metrics
+from glue.metrics import metric_names
 from glue.tasks import Task
 
 TOLERANCE = 1e-9  # of a computation cost, which is a sum of shares
@@ -31,9 +31,12 @@ class MetricAtCost:
         # transformers' names of metrics begin with eval_.
         metric = (text or task.primary_metric).removeprefix("eval_")
         name, at_sign, cost_text = metric.partition("@")
-        metric_names = list(compute_metrics(task, [0, 1], [0, 1]))
-        if name not in metric_names:
-            raise UserError(f"{flag} {text}: {nearest_names(name, metric_names)}")
+        known_names = metric_names(task)
+        if name not in known_names:
+            raise UserError(
+                f"{flag} {text}: {nearest_names(name, known_names)}; --metric_name adds one of "
+                "scikit-learn's scorers, or your own"
+            )
         if not at_sign:
             return cls(name)
         is_number = re.fullmatch(r"[0-9]*\.?[0-9]+", cost_text)

@@ -116,12 +116,12 @@ def remarks(
 
 
 def chance_remarks(task: Task, answers: np.ndarray, labels: np.ndarray) -> list[str]:
-    """Say so where the main metric is not above what is reached by chance; else return [].
+    """Say so where the task's own main metric is not above chance; else return [].
 
     Of accuracy it is the share of the commonest class, of a correlation two standard errors of a
     correlation of 0. answers, labels: (examples,).
     """
-    metric = task.primary_metric
+    metric = task.usual_metric
     value = compute_metrics(task, answers, labels)[metric]
     if metric == "acc":
         classes, counts = np.unique(labels, return_counts=True)

@@ -15,7 +15,7 @@ from elbert_base.errors import UserError
 from glue.custom import custom_task
 from glue.features import collate, encode
 from glue.splits import Split
-from runs.job import find_task
+from runs.job import named_task
 from runs.provenance import training_flags
 from runs.settings import DataSettings
 
@@ -52,7 +52,7 @@ def find_texts(directory: Path, file: Path | None) -> CalibrationTexts:
     data_flags = {entry.name for entry in fields(DataSettings)} & flags.keys()
     data = DataSettings(**{name: flags[name] for name in data_flags})
     try:
-        split = Split(find_task(data, directory), data.folder, "train")
+        split = Split(named_task(data, directory), data.folder, "train")
         return CalibrationTexts(split, split.path, data.max_seq_length)
     except UserError as error:
         raise UserError(

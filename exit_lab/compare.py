@@ -16,7 +16,7 @@ from elbert_base.errors import UserError
 from exit_lab.choice import TOLERANCE, Choice, Parts
 from exit_lab.estimates import Estimate, estimate, widen_shares
 from exit_lab.frontiers import FrontierSet, Point, frontier_set
-from glue.metrics import METRICS
+from glue.metrics import weighted_metrics
 from runs.console import markdown_table
 from runs.folder import RunFolder
 from runs.job import Job
@@ -241,7 +241,7 @@ def measure(job: Job, recording: Recording, resample_weights: np.ndarray) -> dic
     labels = recording.labels
     logits, exit_layer = scan_answers(config.exit_rule(), recording.tensors)
     answers = predictions_of(logits, job.task.multi_label)[None]  # of one setting
-    metrics = METRICS[job.task.metric](answers, labels, resample_weights.astype(float))
+    metrics = weighted_metrics(job.task, answers, labels, resample_weights.astype(float))
     measures = {name: values[0] for name, values in metrics.items()}
     lengths = job.features.lengths.tolist()  # in tokens
     flops = [

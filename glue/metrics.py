@@ -1,14 +1,24 @@
-"""The tasks' metrics, under their published names.
+"""The tasks' metrics, under their published names, and scorers of the user's choice.
 
 Each is computed for many sets of answers and many weightings of the examples at once: sweeps have
 thousands of exit settings, and bootstrap intervals thousands of draws.
 """
 
+import os
+import pkgutil
+import sys
+import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.metrics import get_scorer, get_scorer_names
 
+from elbert_base.errors import UserError
+from elbert_base.keys import nearest_names
 from glue.tasks import ACC_F1, Task
 
 CHUNK_NUMBERS = 2**20  # numbers of a (settings, examples) or (draws, examples) block held at a time
@@ -27,8 +37,36 @@ def compute_metrics(task: Task, predictions: ArrayLike, labels: ArrayLike) -> di
     answers = np.asarray(predictions, dtype=float)
     targets = np.asarray(labels, dtype=float)
     count_once = np.ones((1, len(targets)))
-    metrics = METRICS[task.metric](answers[None], targets, count_once)
+    metrics = weighted_metrics(task, answers[None], targets, count_once)
     return {name: values.item() for name, values in metrics.items()}
+
+
+def weighted_metrics(
+    task: Task, answers: np.ndarray, labels: np.ndarray, weights: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Compute the task's metrics, and its scorer, for many sets of answers and many weightings.
+
+    Args:
+        answers: (settings, examples), or (settings, examples, labels).
+        labels: (examples,), or (examples, labels).
+        weights: (draws, examples) float, how often each example counts.
+
+    Returns:
+        (settings, draws) each.
+    """
+    metrics = METRICS[task.metric](answers, labels, weights)
+    if task.scorer and task.scorer not in metrics:
+        metrics[task.scorer] = scores(task, answers, labels, weights)
+    return metrics
+
+
+def metric_names(task: Task) -> list[str]:
+    """List the names of the task's metrics, and of its scorer."""
+    toy = np.zeros((1, 1))
+    names = list(METRICS[task.metric](toy, toy[0], toy + 1))
+    if task.scorer and task.scorer not in names:
+        names.append(task.scorer)
+    return names
 
 
 def chunks(count: int, width: int) -> Iterator[slice]:
@@ -119,6 +157,37 @@ def correlations(
     return {"pearson": pearson, "spearmanr": spearman, "corr": (pearson + spearman) / 2}
 
 
+def class_averages(
+    answers: np.ndarray, labels: np.ndarray, weights: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Compute F1 averaged over the classes, also by their counts, and the mean recall.
+
+    As in scikit-learn, a class counts where an answer or a label has it; for the mean recall, where
+    a label has it.
+    """
+    num_classes = int(max(answers.max(), labels.max())) + 1
+    zeros = np.zeros((len(answers), len(weights)))
+    f1_sum, f1_by_count, recall_sum = zeros.copy(), zeros.copy(), zeros.copy()
+    occurring, labelled = zeros.copy(), zeros.copy()  # number of classes
+    for number in range(num_classes):
+        is_predicted = answers == number
+        is_true = labels == number
+        true_positives = weighted_count(is_predicted & is_true, weights)
+        predicted = weighted_count(is_predicted, weights)
+        true = np.broadcast_to(weighted_count(is_true, weights), predicted.shape)
+        f1 = ratio(2 * true_positives, predicted + true)
+        f1_sum += f1
+        f1_by_count += f1 * true
+        recall_sum += ratio(true_positives, true)
+        occurring += predicted + true > 0
+        labelled += true > 0
+    return {
+        "f1_macro": f1_sum / occurring,
+        "f1_weighted": f1_by_count / weights.sum(1),
+        "balanced_accuracy": recall_sum / labelled,
+    }
+
+
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], dict[str, np.ndarray]]] = {
     "acc": accuracy,
     "mcc": matthews,
@@ -126,6 +195,101 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], dict[str, np.n
     ACC_F1: accuracy_and_f1,
     "corr": correlations,
 }
+
+
+# Scorers of the user's choice.
+
+# Those of scikit-learn's for one label an example that are computed for all draws at once, each
+# with the name that its function gives it. Others are computed draw by draw: milliseconds each.
+FAST_SCORERS = {
+    "accuracy": (accuracy, "acc"),
+    "f1": (accuracy_and_f1, "f1"),
+    "matthews_corrcoef": (matthews, "mcc"),
+    "f1_macro": (class_averages, "f1_macro"),
+    "f1_weighted": (class_averages, "f1_weighted"),
+    "balanced_accuracy": (class_averages, "balanced_accuracy"),
+}
+
+
+class GivenAnswers(BaseEstimator):
+    """An estimator that answers with what it is given, for scikit-learn's scorers."""
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return X."""
+        return X
+
+
+def with_scorer(task: Task, name: str | None) -> Task:
+    """Return the task with another main metric: what curves, thresholds and checkpoints go by.
+
+    Args:
+        name: one of the task's metrics; a scorer of scikit-learn's, such as f1_macro; or
+            module.function, whose function(labels, answers) returns a number: the higher, the
+            better. Modules in the current folder are found. Classes are numbers, in the order of
+            `task.labels`. None: the task as it is.
+
+    Raises:
+        UserError: an unknown name; one that has no value for such labels.
+    """
+    if name is None or name in metric_names(task):
+        return replace(task, scorer=name or "")
+    if "." not in name and name not in get_scorer_names():
+        known_names = [*metric_names(task), *get_scorer_names()]
+        raise UserError(
+            f"--metric_name {name}: {nearest_names(name, known_names)}; or module.function, of "
+            "your own"
+        )
+    # Each class is there, and answers are right and wrong; scores are above 0.
+    labels = np.arange(2 * task.num_labels) % task.num_labels
+    if task.multi_label:
+        labels = np.eye(task.num_labels)[labels]
+    elif task.is_regression:
+        labels = np.linspace(1, 2, 4)
+    answers = np.concatenate((labels[:-1], labels[:1]))
+    score(task, name, answers, labels)  # now, not after hours
+    return replace(task, scorer=name)
+
+
+def scores(task: Task, answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Compute the task's scorer: (settings, draws); see `weighted_metrics`."""
+    if task.scorer in FAST_SCORERS and not (task.is_regression or task.multi_label):
+        compute, name = FAST_SCORERS[task.scorer]
+        return compute(answers, labels, weights)[name]
+    values = np.empty((len(answers), len(weights)))
+    for draw, counts in enumerate(weights):
+        rows = np.repeat(np.arange(len(labels)), counts.astype(int))
+        for setting, setting_answers in enumerate(answers):
+            values[setting, draw] = score(task, task.scorer, setting_answers[rows], labels[rows])
+    return values
+
+
+def score(task: Task, name: str, answers: np.ndarray, labels: np.ndarray) -> float:
+    """Compute a scorer by its name; raises UserError where it has no finite value.
+
+    answers, labels: (examples,), or (examples, labels).
+    """
+    if not task.is_regression:
+        answers, labels = answers.astype(int), labels.astype(int)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a class that an answer or a draw lacks
+            if name in get_scorer_names():
+                value = float(get_scorer(name)(GivenAnswers(), answers, labels))
+            else:
+                value = float(own_function(name)(labels, answers))
+    except Exception as error:  # what a user's function, or scikit-learn's, may raise
+        raise UserError(f"--metric_name {name}: {type(error).__name__}: {error}") from error
+    if not np.isfinite(value):
+        raise UserError(f"--metric_name {name}: {value} of {len(labels)} examples is no number")
+    return value
+
+
+@cache
+def own_function(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
+    """Import module.function; modules in the current folder are found."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    return pkgutil.resolve_name(name)
 
 
 # What they are computed from.

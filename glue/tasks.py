@@ -37,6 +37,8 @@ class Task:
         title: what figures call the data, where these only have the task's layout.
         multi_label: whether an example may have several labels, or none.
         drop_incomplete: whether rows of train and dev without a text or a label are left out.
+        scorer: what curves and choices go by in place of `metric`, by name; see
+            `metrics.with_scorer`.
         meanings: what the hub's GLUE calls the labels, where the files have numbers.
         separator: between the labels in a cell, where there are several; "" where each label has a
             column of 0 and 1.
@@ -58,6 +60,7 @@ class Task:
     separator: str = ""
     meanings: tuple[str, ...] = ()
     drop_incomplete: bool = False
+    scorer: str = ""
 
     @property
     def shown_name(self) -> str:
@@ -108,7 +111,12 @@ class Task:
 
     @property
     def primary_metric(self) -> str:
-        """Name of the metric that curves and best checkpoints go by."""
+        """Name of the metric that curves, thresholds and best checkpoints go by."""
+        return self.scorer or self.usual_metric
+
+    @property
+    def usual_metric(self) -> str:
+        """Name of the task's own main metric."""
         return "acc" if self.metric == ACC_F1 else self.metric
 
 
@@ -241,7 +249,7 @@ def evaluation_tasks(task: Task) -> list[tuple[Task, str]]:
     MNLI adds the mismatched half.
     """
     if task.name == "mnli":
-        return [(task, ""), (TASKS["mnli-mm"], "-MM")]
+        return [(task, ""), (replace(TASKS["mnli-mm"], scorer=task.scorer), "-MM")]
     return [(task, "")]
 
 

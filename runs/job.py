@@ -25,6 +25,7 @@ from elbert_base.labels import are_placeholders, match_labels, shown
 from elbert_base.runtime import environment
 from glue.custom import MULTI_LABEL, custom_task, task_type_of
 from glue.features import Features, encode
+from glue.metrics import with_scorer
 from glue.splits import Split
 from glue.tables import read_lines
 from glue.tasks import TASKS, Task, get_task
@@ -135,10 +136,17 @@ def dtype_name(layer_type: torch.dtype) -> str:
 def find_task(data: DevSettings, trained: Path | None) -> Task:
     """Find the GLUE task that flags name, or make the user's own from its files.
 
+    Its main metric is that of --metric_name.
+
     trained: the folder of a trained model, whose labels the user's task gets.
 
     Raises UserError where flags are missing, or the model was trained for another kind of labels.
     """
+    return with_scorer(named_task(data, trained), data.metric_name)
+
+
+def named_task(data: DevSettings, trained: Path | None) -> Task:
+    """Find or make the task of some flags, with its usual metric; see `find_task`."""
     files: dict[str, str | None] = {"dev": data.validation_file}
     if isinstance(data, DataSettings):
         # In this order: `custom_task` reads columns and labels from the first that there is.

@@ -191,6 +191,11 @@ class DevSettings:
     drop_incomplete_rows: bool = option(
         False, "leave out rows of your own training and validation files without a text or a label"
     )
+    metric_name: str | None = option(
+        None,
+        "metric that checkpoints, thresholds and searches go by: one of scikit-learn's scorers, "
+        "such as f1_macro, or module.function of your own; default: the task's",
+    )
     labels_in_order: bool = option(
         False,
         "match labels that have no name in common by their order: those of a file, a checkpoint's "

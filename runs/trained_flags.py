@@ -33,7 +33,8 @@ COLUMN_FLAGS = frozenset(
     }
 )
 MODEL_FLAGS = frozenset({"model_type", "model_name_or_path", "max_seq_length", "do_lower_case"})
-TAKEN_FLAGS = TASK_FLAGS | FILE_FLAGS | COLUMN_FLAGS | MODEL_FLAGS
+METRIC_FLAGS = frozenset({"metric_name"})
+TAKEN_FLAGS = TASK_FLAGS | FILE_FLAGS | COLUMN_FLAGS | MODEL_FLAGS | METRIC_FLAGS
 PATH_FLAGS = FILE_FLAGS | {"data_dir"}
 # Of the folder of a trained model, which every script knows as --model_dir.
 SAME_FOLDER = {"--output_dir": ["--model_dir"]}
@@ -68,6 +69,7 @@ def parse_with_trained_model(
         # Each model's own tokenizer knows its case.
         shared_names -= {"do_lower_case"}
         check_agreement(models_together, flags_then, shared_names - stated_names)
+    check_no_code(flags_then, shared_names - stated_names, model_dir)
     taken = flags_to_take({name: flags_then[name] for name in shared_names}, stated_names)
     if not models_together:
         taken.append(f"{folder_flags[0]}={model_dir}")
@@ -180,6 +182,19 @@ def check_agreement(
                 )
 
 
+def check_no_code(flags_then: Mapping[str, Any], names: Collection[str], model_dir: str) -> None:
+    """Raise UserError for a metric that is a function: a model's folder must not make code run.
+
+    names: the flags that the command would take from the training.
+    """
+    metric = str(flags_then.get("metric_name") or "")
+    if "metric_name" in names and "." in metric:
+        raise UserError(
+            f"{model_dir} was trained with --metric_name {metric}, which is code: give the flag "
+            "again to run it, or another metric, such as acc"
+        )
+
+
 def same_content(path: str, other: str) -> bool:
     """Tell whether two paths lead to the same file or folder, or to files with one content."""
     if not (os.path.exists(path) and os.path.exists(other)):
@@ -211,7 +226,7 @@ def flags_to_take(flags_then: Mapping[str, Any], stated_names: Collection[str]) 
     if not FILE_FLAGS.isdisjoint(stated_names):
         left_aside |= TASK_FLAGS
     if "task_name" in stated_names:
-        left_aside |= FILE_FLAGS | COLUMN_FLAGS
+        left_aside |= FILE_FLAGS | COLUMN_FLAGS | METRIC_FLAGS
     if not LABEL_FLAGS.isdisjoint(stated_names):
         left_aside.add("task_type")
     flags = []

@@ -1,13 +1,19 @@
 """The tasks' metrics against scikit-learn and scipy."""
 
+from dataclasses import replace
+
+import hypothesis
 import numpy as np
 import pytest
+import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from glue.metrics import METRICS, compute_metrics
+from answers.metric import MetricAtCost
+from elbert_base.errors import UserError
+from glue.metrics import FAST_SCORERS, METRICS, compute_metrics, weighted_metrics, with_scorer
 from glue.tasks import TASKS
 
 
@@ -70,3 +76,95 @@ def test_a_correlation_with_a_constant_is_zero(constant):
     predictions, labels = (same, values) if constant == "prediction" else (values, same)
     metrics = compute_metrics(TASKS["sts-b"], predictions, labels)
     assert metrics == {"pearson": 0, "spearmanr": 0, "corr": 0}
+
+
+# Scorers of the user's choice.
+
+# scikit-learn's own functions, which its scorers of these names call.
+SCIKIT_LEARN = {
+    "accuracy": sklearn.metrics.accuracy_score,
+    "balanced_accuracy": sklearn.metrics.balanced_accuracy_score,
+    "f1": f1_score,
+    "f1_macro": lambda labels, answers: f1_score(labels, answers, average="macro"),
+    "f1_weighted": lambda labels, answers: f1_score(labels, answers, average="weighted"),
+    "matthews_corrcoef": matthews_corrcoef,
+    "recall_macro": lambda labels, answers: sklearn.metrics.recall_score(
+        labels, answers, average="macro"
+    ),
+    "neg_mean_absolute_error": lambda labels, answers: -abs(labels - answers).mean(),
+    "sklearn.metrics.cohen_kappa_score": sklearn.metrics.cohen_kappa_score,
+}
+FOR_SCORES = {"neg_mean_absolute_error"}
+FOR_TWO_CLASSES = {"f1"}
+
+
+def test_all_fast_scorers_are_compared():
+    assert SCIKIT_LEARN.keys() >= FAST_SCORERS.keys()
+
+
+@pytest.mark.filterwarnings("ignore")  # of draws that lack a class
+@pytest.mark.parametrize("name", SCIKIT_LEARN)
+@hypothesis.settings(max_examples=12)
+@given(seed=st.integers(0, 10**6), examples=st.integers(6, 30))
+def test_a_scorer_is_scikit_learns_on_the_examples_of_each_draw(name, seed, examples):
+    if name in FOR_SCORES:
+        task = TASKS["sts-b"]
+    else:
+        task = TASKS["rte" if name in FOR_TWO_CLASSES or seed % 2 else "mnli"]
+    settings, labels = random_answers(task.name, 2, examples, seed)
+    draws = np.random.default_rng(seed).multinomial(examples, np.full(examples, 1 / examples), 2)
+    if name.endswith("kappa_score"):
+        draws = np.ones_like(draws)  # it has no value for draws of one class
+        labels[:2] = 0, 1
+    own = with_scorer(task, name)
+    assert own.primary_metric == name
+    weighted = weighted_metrics(own, settings, labels, draws.astype(float))
+    for setting, answers in enumerate(settings):
+        for draw, counts in enumerate(draws):
+            rows = np.repeat(np.arange(examples), counts)
+            expected = SCIKIT_LEARN[name](labels[rows], answers[rows])
+            assert weighted[name][setting, draw] == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_scorer_of_several_labels_is_scikit_learns():
+    task = replace(TASKS["mnli"], multi_label=True, metric="f1_micro")
+    rng = np.random.default_rng(0)
+    answers, labels = rng.integers(0, 2, (2, 20, 3))
+    expected = f1_score(labels, answers, average="samples", zero_division=0)
+    metrics = compute_metrics(with_scorer(task, "f1_samples"), answers, labels)
+    assert metrics["f1_samples"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "words"),
+    [
+        ("rte", "f1_makro", "did you mean f1_macro"),
+        ("mnli", "f1", "multiclass"),
+        ("rte", "roc_auc", "predict_proba"),
+        ("sts-b", "f1_macro", "continuous is not supported"),
+        ("rte", "no_module.cost", "No module named 'no_module'"),
+        ("rte", "math.no_function", "no_function"),
+        ("rte", "operator.eq", "TypeError|ValueError"),
+    ],
+)
+def test_a_scorer_without_a_value_is_refused_before_the_work(task, name, words):
+    with pytest.raises(UserError, match=words):
+        with_scorer(TASKS[task], name)
+
+
+def test_a_function_of_the_users_own_is_found_where_the_command_runs(tmp_path, monkeypatch):
+    code = "def cost(labels, answers):\n    return -10 * ((labels == 1) & (answers == 0)).sum()\n"
+    (tmp_path / "dear_errors.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    task = with_scorer(TASKS["rte"], "dear_errors.cost")
+    metrics = compute_metrics(task, [0, 0, 1, 1], [0, 1, 0, 1])
+    assert metrics == {"acc": 0.5, "dear_errors.cost": -10}
+    assert str(MetricAtCost.parse(None, task, "--hp_metric")) == "dear_errors.cost"
+
+
+def test_a_metric_of_the_task_may_be_its_main_one():
+    task = with_scorer(TASKS["mrpc"], "f1")
+    assert (task.primary_metric, TASKS["mrpc"].primary_metric) == ("f1", "acc")
+    assert list(compute_metrics(task, [0, 1], [0, 1])) == ["acc", "f1", "acc_and_f1"]
+    with pytest.raises(UserError, match="--metric_name adds one"):
+        MetricAtCost.parse("f1_macro", TASKS["mrpc"], "--metric_for_best_model")

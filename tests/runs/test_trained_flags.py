@@ -105,6 +105,27 @@ def test_beside_the_users_own_file_the_trainings_task_does_not_count(parsed, tmp
     assert (data.task_name, data.data_dir, data.max_seq_length) == (None, None, 32)
 
 
+def test_a_metric_is_the_trainings_unless_it_is_code(parsed, tmp_path, capsys):
+    """A folder of someone else's would choose what runs here."""
+    path = tmp_path / "training.json"
+    training = json.loads(path.read_text())
+
+    def train_with(metric: str) -> None:
+        training["provenance"]["flags"]["metric_name"] = metric
+        path.write_text(json.dumps(training))
+
+    train_with("f1_macro")
+    data, _ = parsed("--output_dir", tmp_path)
+    assert data.metric_name == "f1_macro"
+    data, _ = parsed("--output_dir", tmp_path, "--task_name", "MRPC")
+    assert data.metric_name is None
+    train_with("os.remove")
+    with pytest.raises(UserError, match=r"--metric_name os\.remove, which is code: give the flag"):
+        parsed("--output_dir", tmp_path)
+    data, _ = parsed("--output_dir", tmp_path, "--metric_name", "acc")
+    assert data.metric_name == "acc"
+
+
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_only_the_main_process_tells(rank, parsed, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("RANK", rank)

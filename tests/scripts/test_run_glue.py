@@ -207,12 +207,18 @@ def test_the_users_own_task_with_many_labels(albert_dir, tmp_path, script, mode)
     common = ["--model_type", mode, "--model_name_or_path", albert_dir, "--output_dir", out]
     common += ["--max_seq_length", 20, "--num_train_epochs", 1]
     files = ["--train_file", path, "--validation_file", path]
-    outcome = script(run_glue.main, *common, *files, "--do_train", "--do_eval").done()
+    uneven = ("--metric_name", "f1_macro", "--evaluate_during_training", "--logging_steps", 1)
+    outcome = script(run_glue.main, *common, *files, *uneven, "--do_train", "--do_eval").done()
     together, metrics = re.search(r"^acc = .*", outcome.out, re.M)[0], report_of(out)["metrics"]
+    assert metrics["f1_macro"] == pytest.approx(report_of(out)["macro_f1"])
+    assert '"eval_f1_macro' in outcome.out
     # Later, from the model's own labels.
     later = script(run_glue.main, "--output_dir", out, "--do_eval").done()
     assert re.search(r"^acc = .*", later.out, re.M)[0] == together
     assert report_of(out)["metrics"] == metrics
+    other = ("--metric_name", "acc", "--out_mode", "one")
+    script(run_glue.main, "--output_dir", out, "--do_eval", *other).done()
+    assert report_of(out)["metrics"] == {"acc": metrics["acc"]}
     script(run_glue.main, *common, "--test_file", path, "--do_predict").done()
     lines = (out / "custom.tsv").read_text().splitlines()
     assert len(lines) == 23

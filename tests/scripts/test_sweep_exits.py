@@ -363,6 +363,8 @@ def test_all_of_it_works_for_every_kind_of_task(place, sweep, task):
     goal, grid = ("risk=0.7", "delta=0.5"), FEW
     if task == "sts-b":
         goal, grid = ("max_p95_ms=1000",), OF_VALUES
+    if task == "mnli":
+        goal = ("max_cost=0.9", "--metric_name", "balanced_accuracy")
     outcome = sweep(place, task, "--pick", *goal, "--compare", *grid).done()
     assert ("95% of the answers within 1000 ms" in outcome.out) == (task == "sts-b")
     model = place / "models" / task
@@ -374,6 +376,11 @@ def test_all_of_it_works_for_every_kind_of_task(place, sweep, task):
     assert text in outcome.out
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
     assert {*rows} >= {"patience", "truncation", "coin", "oracle", "full depth"}
+    if task == "mnli":
+        assert "100 × balanced_accuracy" in text
+        assert "| balanced_accuracy, drop from full depth |" in outcome.out
+        swept = rows_of(model / "sweep/sweep.csv")
+        assert any(row["balanced_accuracy"] != row["acc"] for row in swept)
 
 
 def test_all_of_it_works_for_ponder_models_too(ponder_place, sweep, glue):
