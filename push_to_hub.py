@@ -22,6 +22,7 @@ from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE, overriding_file, read_exit_file, resolve
 from elbert_base.files import TOKENIZER_FILES, find_file, read_json, resolve_within, weight_files
 from elbert_base.keys import keys_of
+from glue.tables import read_records
 from glue.tasks import TASKS
 from runs.console import markdown_table
 from runs.files import as_json
@@ -30,6 +31,7 @@ from runs.flags import option, parse
 from runs.folder import RunFolder
 from runs.processes import run_script
 from runs.provenance import HASHES, PASSWORD, training_flags
+from runs.settings import EMISSIONS_FILE
 from runs.used_files import UsedFiles
 
 CARD = "README.md"
@@ -256,7 +258,22 @@ def card_metadata(settings: HubSettings, evaluation: Evaluation) -> ModelCardDat
             )
             for name, value in evaluation.numbers.items()
         ],
+        co2_eq_emissions=emissions(settings.model_dir),
     )
+
+
+def emissions(folder: Path) -> dict[str, Any] | None:
+    """Return what the hub shows of a training's emissions; None where nobody measured them."""
+    path = folder / EMISSIONS_FILE
+    if not path.is_file():
+        return None
+    _, records = read_records(path)
+    kilograms = sum(float(record["emissions"]) for _, record in records)
+    return {
+        "emissions": 1000 * kilograms,  # grams
+        "source": "codecarbon",
+        "training_type": "fine-tuning",
+    }
 
 
 def starting_model(folder: Path) -> str | None:

@@ -68,8 +68,9 @@ class RunSettings:
     )
 
 
-# Experiment trackers, by accelerate's names, which are those of their packages, too.
-TRACKERS = ("tensorboard", "wandb", "mlflow", "comet_ml", "trackio")
+# Experiment trackers, by transformers' names, which are those of their packages, too.
+TRACKERS = ("tensorboard", "wandb", "mlflow", "comet_ml", "trackio", "codecarbon")
+EMISSIONS_FILE = "emissions.csv"  # of codecarbon, in --output_dir
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from elbert_base.errors import UserError
 from elbert_base.files import resolve_within
 from runs.folder import RunFolder
 from runs.provenance import without_password
+from runs.settings import EMISSIONS_FILE
 
 NO_TENSORFLOW = "tensorboard.compat.notf"
 
@@ -34,6 +35,9 @@ def start_trackers(
     for name in names:
         if name == "tensorboard":
             tracker = start_tensorboard(directory)
+        elif name == "codecarbon":
+            tracker = CarbonTracker(directory)
+            tracker.start()
         else:
             tracker = make_tracker(name, os.path.basename(os.path.abspath(directory)))
             tracker.start()
@@ -42,6 +46,32 @@ def start_trackers(
     if "tensorboard" in names:
         list_tensorboards_files(directory)
     return trackers
+
+
+class CarbonTracker(GeneralTracker):
+    """codecarbon's estimate of a run's emissions, in the file emissions.csv of its folder."""
+
+    name = "codecarbon"
+    requires_logging_directory = True
+    tracker: Any = None  # codecarbon's own, once it is started
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__()
+        self.directory = directory
+
+    def start(self) -> None:
+        """Begin to measure."""
+        from codecarbon import EmissionsTracker
+
+        self.tracker = EmissionsTracker(
+            project_name=PROJECT, output_dir=str(self.directory), log_level="error"
+        )
+        self.tracker.start()
+
+    def finish(self) -> None:
+        """Stop, and list the file among the run's own."""
+        self.tracker.stop()
+        RunFolder(self.directory).list_growing([self.directory / EMISSIONS_FILE])
 
 
 def make_tracker(name: str, run_name: str) -> GeneralTracker:

@@ -38,6 +38,8 @@ def hub(monkeypatch, tmp_path) -> Path:
 def test_a_model_is_sent_with_what_its_evaluation_found(script, glue, trained, hub):
     glue(trained, "--do_eval", "--do_predict", "--per_gpu_eval_batch_size", 4).done()
     (trained / "notes.json").write_text("{}")  # the user's own
+    # Two runs, in kilograms, as codecarbon writes them.
+    (trained / "emissions.csv").write_text("run_id,emissions\na,0.002\nb,0.001\n")
     flags = ("--model_dir", trained, "--hub_model_id", "me/rte")
     assert "sent: me/rte" in script(push_to_hub.main, *flags).done().out
     names = "README.md config.json exits.png model.safetensors tokenizer.json tokenizer_config.json"
@@ -52,6 +54,7 @@ def test_a_model_is_sent_with_what_its_evaluation_found(script, glue, trained, h
     for key, value in {**report["rule"], "max_seq_length": 32}.items():
         assert f"| {key} | {value} |" in card.text
     assert card.data.model_name == "me/rte"
+    assert card.data.to_dict()["co2_eq_emissions"]["emissions"] == pytest.approx(3)  # grams
     assert str(trained.parent) not in card.content
     classify = pipeline("text-classification", str(hub), pipeline_class=EarlyExitPipeline)
     assert classify(sentence(1))[0]["exit_layer"] >= 1

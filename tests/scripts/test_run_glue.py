@@ -620,3 +620,26 @@ def test_mlflow_gets_flags_curves_and_final_metrics(glue, tmp_path, monkeypatch)
     losses = mlflow.MlflowClient().get_metric_history(run.info.run_id, "loss")
     assert [entry.step for entry in losses] == [1, 2, 3]
     assert not (out / "runs").exists()
+
+
+@pytest.mark.slow
+def test_wandb_gets_flags_curves_and_final_metrics_without_a_network(glue, tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    flags = ("--do_train", "--do_eval", "--logging_steps", 1, "--report_to", "wandb")
+    glue(tmp_path / "RTE", *flags).done()
+    (file,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    content = file.read_bytes()  # records, whose names are text
+    assert all(name in content for name in (b"learning_rate", b"loss", b"eval/acc"))
+
+
+@pytest.mark.slow
+def test_codecarbon_writes_a_file_of_the_run(glue, tmp_path):
+    pytest.importorskip("codecarbon")
+    out = tmp_path / "RTE"
+    glue(out, "--do_train", "--report_to", "codecarbon").done()
+    ((row,),) = [list(csv.DictReader((out / "emissions.csv").open()))]
+    assert float(row["emissions"]) > 0
+    assert "emissions.csv" in json.loads((out / "written.json").read_text())
