@@ -63,6 +63,28 @@ def test_a_data_set_becomes_files_with_its_labels_by_name(exported):
     assert again == data
 
 
+@pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+def test_tables_that_the_library_exported_are_read(kind, exported, tmp_path):
+    """Label numbers are the classes 0 and 1; −1, by which a test set hides its labels, is none.
+
+    A model with names takes the numbers in its order where --labels_in_order says so.
+    """
+    files = {}
+    loaded = datasets.load_dataset(str(exported))
+    for split, name in (("train", "train"), ("dev", "validation"), ("test", "test")):
+        files[split] = tmp_path / f"{split}.{kind}"
+        getattr(loaded[name], f"to_{kind}")(files[split])
+    task = custom_task(files, text_columns="premise,hypothesis")
+    assert task.labels == ("0", "1")
+    assert [x.label for x in read_examples(task, "", "train")] == [i % 2 for i in range(24)]
+    assert [x.label for x in read_examples(task, "", "test")] == [None] * 4
+    names = {"labels": ("no way", "yes"), "text_columns": "premise,hypothesis"}
+    with pytest.raises(UserError, match="--labels_in_order"):
+        custom_task({"dev": files["dev"]}, **names)
+    named = custom_task({"dev": files["dev"]}, labels_in_order=True, **names)
+    assert [x.label for x in read_examples(named, "", "dev")] == [i % 2 for i in range(10)]
+
+
 @pytest.mark.slow
 def test_a_data_set_trains_and_its_folder_evaluates_alone(exported, albert_dir, script, tmp_path):
     out = tmp_path / "out"
