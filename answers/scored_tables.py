@@ -537,6 +537,7 @@ def signature(
         "--onnx": file_hash(scorer.classifier.model.path) if model.onnx else "",
         "the exit keys": scorer.config.exit_keys(),
         "--dtype": model.dtype,
+        "--long_texts": [model.long_texts, model.stop_score],
         "--text_column_names": list(scorer.text_columns),
         "--prefix": columns.prefix,
         "--all_scores": columns.all_scores,

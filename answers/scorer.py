@@ -36,7 +36,12 @@ class Scorer:
         keys, self.rule = exit_keys(folder, model.set)
         self.batch_size = model.batch_size
         self.classifier = Classifier(
-            folder, dtype=model.dtype, device="cpu" if model.onnx else model.device, onnx=model.onnx
+            folder,
+            dtype=model.dtype,
+            device="cpu" if model.onnx else model.device,
+            onnx=model.onnx,
+            long_texts=model.long_texts,
+            stop_score=model.stop_score,
         )
         self.config: Any = self.classifier.config
         self.config.update(keys)
@@ -58,6 +63,7 @@ class Scorer:
             "scores": "list<double>",
             "exit_layer": "int64",
             "updates": "double",
+            "windows": "int64",
         }
         added = {self.prefix + name: types[name] for name in answer}
         if self.all_scores:

@@ -22,6 +22,14 @@ class ModelSettings:
     )
     device: str = option("auto", "auto: a GPU where there is one", choices=("auto", "cpu", "cuda"))
     batch_size: int = option(32, "texts that share a layer pass", AT_LEAST_1)
+    long_texts: str = option(
+        "cut",
+        "what becomes of texts that are longer than the model reads: cut, or answered in windows",
+        choices=("cut", "windows"),
+    )
+    stop_score: float | None = option(
+        None, "with --long_texts windows: score at which the first window answers"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

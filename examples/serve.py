@@ -78,12 +78,10 @@ class Body(BaseModel):
 
 
 class Waiting(NamedTuple):
-    """A text on its way to an answer."""
+    """A text, or a window of a long one, on its way to an answer."""
 
     example: tuple  # as DepthBatcher takes it
-    answer: Future
-    arrived: float  # seconds, of time.perf_counter
-    top_k: int | None  # classes to list
+    answer: Future  # of its logits, and its depth
 
 
 class Metrics:
@@ -121,8 +119,7 @@ class Metrics:
         return Gauge(name, meaning, registry=self.registry)
 
     def count(self, exit_layer: int) -> None:
-        """Count a text that was answered."""
-        self.texts.inc()
+        """Count a text, or a window of one, that was answered."""
         self.exit_layers.observe(exit_layer)
         self.layer_sum += exit_layer
         self.answers += 1
@@ -156,12 +153,9 @@ class Runner:
 
     def reply(self, request: Waiting, logits: torch.Tensor, exit_layer: int) -> None:
         """Hand an answer to the request that waits for it."""
-        waited = round(1e3 * (time.perf_counter() - request.arrived), 1)
         self.metrics.count(exit_layer)
-        depth = {"exit_layer": exit_layer, "milliseconds": waited}
         if request.answer.set_running_or_notify_cancel():  # no client that has gone
-            answer = self.classifier.answer(logits, depth, request.top_k)
-            request.answer.set_result(answer)
+            request.answer.set_result((logits, {"exit_layer": exit_layer}))
 
     def answer_alone(self, requests: list[Waiting]) -> None:
         """Answer texts one by one after one of them, nobody knows which, failed in their midst.
@@ -311,12 +305,14 @@ class Server:
         self.runner.queue.put(None)
         self.thread.join()
 
-    def examples(self, texts: list[Text]) -> list[tuple]:
-        """Turn texts into DepthBatcher's inputs."""
+    def windows(self, texts: list[Text]) -> list[list[tuple]]:
+        """Turn each text into DepthBatcher's inputs: one, or a long text's windows."""
         if len({isinstance(text, str) for text in texts}) > 1:
             raise HTTPException(422, "texts and pairs of texts: send them in requests of their own")
         try:
-            return self.classifier.encode(texts)
+            if self.classifier.long_texts == "windows":
+                return self.classifier.encode_windows(texts)
+            return [[example] for example in self.classifier.encode(texts)]
         except UserError as error:  # such as a pair for a model that has embeddings for one text
             raise HTTPException(422, str(error)) from error
 
@@ -361,18 +357,43 @@ class Server:
             raise HTTPException(503, full, headers={"Retry-After": "1"})
         self.taken += count
         try:
-            examples = await run_in_threadpool(self.examples, body.texts)
-            requests = [Waiting(example, Future(), arrived, body.top_k) for example in examples]
-            for request_of_text in requests:
-                self.runner.queue.put(request_of_text)
-            futures = [asyncio.wrap_future(waiting.answer) for waiting in requests]
-            answers = await asyncio.gather(*futures, return_exceptions=True)
+            windows = await run_in_threadpool(self.windows, body.texts)
+            all_windows = sum(map(len, windows))
+            self.taken += all_windows - count
+            count = all_windows
+            texts = [self.answer(of_text, arrived, body.top_k) for of_text in windows]
+            answers = await asyncio.gather(*texts, return_exceptions=True)
         finally:
             self.taken -= count
         for number, answer in enumerate(answers):
             if isinstance(answer, HTTPException):
                 raise HTTPException(answer.status_code, f"text {number}: {answer.detail}")
+            if isinstance(answer, BaseException):
+                raise answer
         return answers
+
+    async def answer(
+        self, windows: list[tuple], arrived: float, top_k: int | None
+    ) -> dict[str, Any]:
+        """Answer a text by its windows: by all, or by the first that is sure, one after another."""
+        classifier = self.classifier
+        at_a_time = len(windows) if classifier.stop_score is None else 1
+        outputs: list[Any] = []
+        while len(outputs) < len(windows):
+            requests = [Waiting(window, Future()) for window in windows[len(outputs) :][:at_a_time]]
+            for request in requests:
+                self.runner.queue.put(request)
+            futures = [asyncio.wrap_future(request.answer) for request in requests]
+            outputs += await asyncio.gather(*futures)
+            if classifier.is_sure(outputs[-1]):
+                break
+        if classifier.long_texts == "windows":
+            answer = classifier.combined_answer(windows, outputs, top_k)
+        else:
+            ((logits, depth),) = outputs
+            answer = classifier.answer(logits, depth, top_k)
+        self.metrics.texts.inc()
+        return {**answer, "milliseconds": round(1e3 * (time.perf_counter() - arrived), 1)}
 
     @property
     def waiting(self) -> int:
@@ -417,10 +438,25 @@ def main() -> None:
         default="fp32",
         help="auto: bf16 where the processor has it",
     )
+    parser.add_argument(
+        "--long_texts",
+        choices=("cut", "windows"),
+        default="cut",
+        help="what becomes of texts that are longer than the model reads",
+    )
+    parser.add_argument(
+        "--stop_score", type=float, help="with windows: score at which the first one answers"
+    )
     args = parser.parse_args()
     keep_freed_memory()
-    device = "cpu" if args.onnx else "auto"
-    classifier = Classifier(args.model_dir, dtype=args.dtype, device=device, onnx=args.onnx)
+    classifier = Classifier(
+        args.model_dir,
+        dtype=args.dtype,
+        device="cpu" if args.onnx else "auto",
+        onnx=args.onnx,
+        long_texts=args.long_texts,
+        stop_score=args.stop_score,
+    )
     server = Server(classifier, args.slots, args.queue, args.max_body_size)
     app = FastAPI(title="Early exit", lifespan=server.lifespan)
     schema = {"content": {"application/json": {"schema": Body.model_json_schema()}}}

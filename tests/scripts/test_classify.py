@@ -133,6 +133,27 @@ def test_a_tsv_is_read_as_the_training_read_its_own(script, trained, tmp_path):
         assert row["score"] == pytest.approx(elbert.classify(trained, pair)["score"], abs=1e-5)
 
 
+def test_long_texts_are_answered_in_windows(script, trained, tmp_path):
+    texts = [sentence(i, 60) for i in range(4)]
+    rows = [{"id": i, "sentence1": text} for i, text in enumerate(texts)]
+    table = write_table(tmp_path / "a.jsonl", rows)
+    output = tmp_path / "b.jsonl"
+    for stop_score in (None, 0.5):
+        more = ("--long_texts", "windows", "--overwrite")
+        if stop_score:
+            more += ("--stop_score", stop_score)
+        script(classify.main, *flags(trained, table, output, *more)).done()
+        in_windows = elbert.Classifier(trained, long_texts="windows", stop_score=stop_score)
+        for row, answer in zip(read_back(output), in_windows(texts), strict=True):
+            assert row["windows"] == answer["windows"] > (1 if stop_score is None else 0)
+            assert (row["label"], row["exit_layer"]) == (answer["label"], answer["exit_layer"])
+            assert row["score"] == pytest.approx(answer["score"], abs=1e-5)
+    refused = script(
+        classify.main, *flags(trained, table, output, "--overwrite", "--stop_score", 0.5)
+    )
+    refused.refused("stop_score = 0.5", "windows")
+
+
 @pytest.mark.slow
 def test_through_pipes(trained, tmp_path):
     table = write_table(tmp_path / "a.csv", ROWS)

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 
 import export_onnx
 import run_glue
-from elbert import classify
+from elbert import Classifier, classify
 from tests.conftest import edit_json, sentence
 
 pytestmark = pytest.mark.slow
@@ -84,6 +84,22 @@ def metrics(port: int) -> dict[str, float]:
         for family in families
         for sample in family.samples
     }
+
+
+@pytest.mark.parametrize("stop_score", [None, 0.5])
+def test_long_texts_are_answered_in_windows(trained, stop_score):
+    texts = [sentence(i, 4 + 30 * (i % 3)) for i in range(6)]
+    expected = Classifier(trained, long_texts="windows", stop_score=stop_score)(texts)
+    flags = ("--long_texts", "windows")
+    if stop_score:
+        flags += ("--stop_score", stop_score)
+    with serving("--model_dir", trained, *flags) as (_, port):
+        status, answer = post(port, {"texts": texts})
+        assert metrics(port)["elbert_texts_total"] == len(texts)
+    assert status == 200
+    for got, wanted in zip(answer["answers"], expected, strict=True):
+        assert got["score"] == pytest.approx(wanted.pop("score"), abs=1e-4)
+        assert {name: got[name] for name in wanted} == wanted
 
 
 def test_requests_share_slots_and_have_the_answers_of_classify(server, trained):
