@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import partial
 from itertools import groupby, islice
 from numbers import Integral
 from pathlib import Path
@@ -13,7 +14,8 @@ from transformers import TextClassificationPipeline
 from transformers.utils import ModelOutput
 
 from elbert_base.errors import UserError
-from elbert_base.files import local_folder, model_hashes
+from elbert_base.exit_settings import warn_of_other_weights
+from elbert_base.files import local_folder, model_hashes, weights_hash
 from elbert_base.runtime import keep_to_quota, noticing_contention
 
 from .configuration import AdaptiveConfig, EarlyExitConfig, ElbertConfig, config_class_of
@@ -111,6 +113,7 @@ class Classifier:
     def load_model(self, folder: Path) -> Any:
         """Load the model in `folder`, packed, cast and on its device."""
         model = load_trained_model(folder).requires_grad_(False).to(self.device)
+        warn_of_other_weights(folder, partial(weights_hash, folder))
         cast_layers(model, dtype_of(self.dtype, self.device))
         return packed_copy(model)
 

@@ -6,7 +6,7 @@ this file wins over config.json, and config.json over the default.
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -213,6 +213,35 @@ def is_blank(path: Path) -> bool:
     """Tell whether a file overrides nothing; longer files are not read."""
     is_short = path.is_file() and path.stat().st_size <= BLANK_BYTES
     return is_short and read_regular_file(path).strip() in (b"", b"{}")
+
+
+def warn_of_other_weights(
+    folder: str | Path, weights_hash: Callable[[], str], name: str | None = None
+) -> None:
+    """Warn where the exit keys of a model were chosen, or fitted, for other weights.
+
+    Args:
+        folder: of the model.
+        weights_hash: returns the SHA-256 of the model's weights; called where there is something to
+            compare, since a large model takes a while.
+        name: of the file that a flag names, in place of the folder's own.
+    """
+    stated = name or read_json(Path(folder) / "config.json").get("exit_config_path")
+    path = Path(folder) / EXIT_FILE
+    if isinstance(stated, str) and stated:
+        path = named_file(folder, stated, trusted=name is not None)
+    if not os.path.isfile(path):  # unlike Path.is_file, no error for a name that is too long
+        return
+    origin = read_exit_file(path).get("provenance")
+    weights = origin.get("weights") if isinstance(origin, dict) else None
+    if weights and weights != weights_hash():
+        logger.warning(
+            "%s was chosen for other weights than those in %s: choose anew, with sweep_exits.py "
+            "--model_dir %s --pick max_drop=0.01",
+            path,
+            folder,
+            folder,
+        )
 
 
 def read_overrides(path: Path, table: KeyTable) -> dict[str, Any]:

@@ -372,6 +372,25 @@ def as_dict(*groups: Any) -> dict[str, Any]:
     return values
 
 
+def fits(value: Any, kind: Any) -> bool:
+    """Tell whether a value that was read from JSON may be that of a field; None may be.
+
+    kind: the type of the field.
+    """
+    if value is None:
+        return True
+    if isinstance(kind, types.UnionType):
+        return any(fits(value, each) for each in get_args(kind))
+    if get_origin(kind) is list:
+        (kind_of_part,) = get_args(kind)
+        return isinstance(value, list) and all(fits(part, kind_of_part) for part in value)
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    if kind is float:
+        return isinstance(value, int | float)
+    return isinstance(value, int if kind is int else str)
+
+
 def fixed_flags(*groups: Any) -> dict[str, Any]:
     """Return the values of those flags that must not change when a run is resumed, by name."""
     values = {}

@@ -75,7 +75,10 @@ class RunFolder:
             write_json(self.path / LIST_FILE, listed)
 
     def list_growing(self, paths: Iterable[Path]) -> None:
-        """Put files on the list that a library goes on writing, whatever they will hold."""
+        """Put files on the list that a library goes on writing, whatever they will hold.
+
+        They are TensorBoard's; see `may_grow`.
+        """
         growing = {os.path.relpath(path, self.path): GROWING for path in paths}
         with locked(self.path / LIST_FILE):
             write_json(self.path / LIST_FILE, {**self.read_list(), **growing})
@@ -103,7 +106,7 @@ class RunFolder:
             return False
         hashes = listed.get(name)
         if hashes == GROWING:
-            return True
+            return may_grow(name)
         return isinstance(hashes, str) and file_hash(path) in hashes.split()
 
     def remove(self, names: Iterable[str] | None = None) -> list[str]:
@@ -133,3 +136,13 @@ class RunFolder:
         with suppress(OSError):  # not empty
             for parent in parents:
                 (self.path / parent).rmdir()
+
+
+def may_grow(name: str) -> bool:
+    """Tell whether a name in a folder is that of a file which TensorBoard goes on writing.
+
+    The list of a foreign folder must not give up the user's own files.
+    """
+    parts = Path(os.path.normpath(name)).parts
+    is_tensorboards = parts[-1].startswith("events") or parts[-1] == "hparams.yml"
+    return parts[0] == "runs" and is_tensorboards

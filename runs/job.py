@@ -18,7 +18,13 @@ from elbert.loading.tokenizers import check_vocab_size, load_tokenizer
 from elbert.loading.weights import load_trained_model
 from elbert.onnx_file import OnnxFile
 from elbert_base.errors import UserError
-from elbert_base.exit_settings import NO_KEYS, KeyValues, named_file, resolve
+from elbert_base.exit_settings import (
+    NO_KEYS,
+    KeyValues,
+    named_file,
+    resolve,
+    warn_of_other_weights,
+)
 from elbert_base.files import read_json
 from elbert_base.keys import keys_of
 from elbert_base.labels import are_placeholders, match_labels, shown
@@ -342,6 +348,8 @@ def open_job(
         data_files.append(named_file(directory, keys.values["exit_config_path"], trusted=True))
     used = UsedFiles(directory, *data_files)
     resolved = resolve(directory, keys_of(mode_in(directory)), keys)
+    exit_file = keys.values.get("exit_config_path")
+    warn_of_other_weights(directory, lambda: used.model_hashes["weights"], exit_file)
     model = load_for_task(directory, resolved, task, data.labels_in_order)
     tokenizer = load_tokenizer(directory, do_lower_case or None)
     check_vocab_size(tokenizer, str(directory), model.config)

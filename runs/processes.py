@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, redirect_stderr, redirect_stdout
 from pathlib import Path
+from threading import Thread
 from types import FrameType
 from typing import Any, TextIO
 
@@ -15,6 +16,9 @@ from elbert_base.errors import UserError
 from elbert_base.runtime import quota_line, quota_threads, spin_environment
 
 ROOT = Path(__file__).parent.parent  # of the project
+
+PARENT = "ELBERT_PARENT_PROCESS"  # variable with the number of the process that runs a script
+PARENT_POLL = 1.0  # seconds between looks whether that process lives
 
 # Exit statuses, as shells have them.
 USER_ERROR = 2
@@ -68,6 +72,9 @@ def run_script(main: Callable[[], None]) -> None:
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
         print(quota_line(threads), file=sys.stderr)
+    parent = os.environ.pop(PARENT, None)
+    if parent:
+        Thread(target=stop_with_parent, args=(int(parent),), daemon=True).start()
     with redirect_stdout(Console(sys.stdout)), redirect_stderr(Console(sys.stderr)):
         try:
             main()
@@ -82,6 +89,17 @@ def run_script(main: Callable[[], None]) -> None:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
+
+
+def stop_with_parent(parent: int) -> None:
+    """Wait until a parent process has ended, and then stop this one by SIGTERM.
+
+    A parent that ends in order waits for this process. One that was killed, as for want of memory,
+    would leave it running, with the output folder locked.
+    """
+    while os.getppid() == parent:
+        time.sleep(PARENT_POLL)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def printable(text: str) -> str:
@@ -147,6 +165,7 @@ def call(script: str, flags: Sequence[str], log: Path | None = None) -> None:
             stderr=subprocess.STDOUT if log else None,
             # Else a terminal's Ctrl-C would reach it twice, and so stop it at once.
             start_new_session=True,
+            env={**os.environ, PARENT: str(os.getpid())},
         )
         try:
             while process.poll() is None and not stop.received:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +15,9 @@ from typing import Any
 
 from elbert_base.errors import UserError
 from elbert_base.files import read_json
+from runs.flags import fits
 from runs.processes import ROOT
+from runs.settings import GROUPS
 
 HASHES = ("weights", "tokenizer", "configuration", "data")
 # What a file that is sent or exported says of its origin: no command line, and no flags with paths.
@@ -121,7 +123,18 @@ def training_file(model_dir: str | Path) -> Path:
 def training_flags(model_dir: str | Path) -> dict[str, Any]:
     """Read the flags that a model, or a checkpoint, was trained with, by name.
 
-    Returns {} where no file says them.
+    Returns {} where no file says them. Raises UserError for a value that its flag cannot have.
     """
-    flags = provenance_in(training_file(model_dir)).get("flags")
-    return flags if isinstance(flags, dict) else {}
+    file = training_file(model_dir)
+    flags = provenance_in(file).get("flags")
+    if not isinstance(flags, dict):
+        return {}
+    for group in GROUPS:
+        for entry in fields(group):
+            value = flags.get(entry.name)
+            if not fits(value, entry.type):
+                raise UserError(
+                    f"{file}: {entry.name} is {value!r:.80}, which no training writes: correct "
+                    "the file, or move it away and give the flags of the training"
+                )
+    return flags

@@ -14,17 +14,21 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from answers.scorer import trained_columns
 from elbert import ElbertConfig, UserError, load_config, load_pretrained, load_tokenizer
 from elbert.onnx_file import OnnxFile
 from elbert_base.exit_settings import NO_KEYS, resolve
 from elbert_base.keys import ELBERT, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
+from evaluation.calibration import find_texts
 from glue.custom import custom_task
 from glue.splits import read_examples
 from glue.tasks import TASKS, get_task
+from push_to_hub import starting_model
 from runs.files import write_json
 from runs.folder import LIST_FILE
 from runs.job import load_finished
 from runs.output_dir import remove_results, statistics_folder
+from runs.provenance import training_flags
 from tests.conftest import edit_json, tiny_config, write
 from training.checkpoints import damage
 
@@ -44,6 +48,8 @@ PLACES = ["..", "../..", "/", "/dev/zero", "/etc/passwd", "a\0b", "~", "org/kern
 VALUES = NEAR | JSON | st.sampled_from(PLACES)
 KNOWN = sorted(json.loads(tiny_config().to_json_string(use_diff=False)))
 KNOWN += "my_out_dir model_name attn_implementation _attn_implementation auto_map".split()
+FLAGS = """max_seq_length task_name data_dir validation_file train_file text_column_names seed
+label_column_name task_type metric_name model_name_or_path drop_incomplete_rows""".split()
 KEYS = st.sampled_from([*KNOWN, *ELBERT_KEYS, *INERT_KEYS]) | st.text(max_size=6)
 
 
@@ -136,6 +142,26 @@ def test_anything_as_a_checkpoints_list_of_files(tmp_path, content):
     write(tmp_path / "config.json", "{}")
     write(tmp_path / LIST_FILE, content)
     assert damage(tmp_path)
+
+
+@given(st.dictionaries(st.sampled_from(FLAGS), VALUES, max_size=4) | JSON)
+@example({"max_seq_length": "long", "data_dir": 5})
+@example({"text_column_names": ["a"]})
+def test_anything_as_the_flags_of_a_training(model, flags):
+    """It does not say who sent the card's starting model, or on which texts int8 is calibrated."""
+    path = model / "training.json"
+    old = path.read_bytes()
+    try:
+        path.write_text(json.dumps({"provenance": {"flags": flags}}))
+        found = tried(training_flags, model)
+        assert refused(found) or isinstance(found, dict)
+        for use in (starting_model, trained_columns):
+            used = tried(use, model)
+            assert refused(used) or used is None or isinstance(used, str | tuple)
+        texts = tried(find_texts, model, None)
+        assert refused(texts) or isinstance(texts.max_length, int)
+    finally:
+        path.write_bytes(old)
 
 
 @given(content=ANY_TABLE, name=st.sampled_from(list(TASKS)), split=st.sampled_from(["dev", "test"]))

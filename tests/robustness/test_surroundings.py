@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.commands import ROOT, exit_status, flags, report_of
@@ -60,6 +61,21 @@ def test_ctrl_c_is_one_line_and_130(capsys):
 
     assert exit_status(main) == 130
     assert capsys.readouterr().err == "SIGINT: stopped\n"
+
+
+@pytest.mark.slow
+def test_a_script_stops_when_the_one_that_runs_it_is_killed(tmp_path):
+    """As make_classifier.py and a search run theirs: in a session of its own, with a lock."""
+    child = tmp_path / "child.py"
+    code = f"import os, sys, time; sys.path.insert(0, {str(ROOT)!r})\n"
+    code += "from runs.processes import call, run_script\n"
+    child.write_text(code + "print(os.getpid(), flush=True); run_script(lambda: time.sleep(60))")
+    parent = [sys.executable, "-c", code + f"call({str(child)!r}, [])"]
+    with subprocess.Popen(parent, stdout=subprocess.PIPE, text=True) as process:
+        child_process = psutil.Process(int(process.stdout.readline()))
+        process.kill()
+        psutil.wait_procs([child_process], timeout=20)
+        assert not child_process.is_running()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from elbert import UserError
 from elbert_base.files import file_hash
 from runs import folder
+from runs.files import write_json
 from runs.folder import LIST_FILE, RunFolder
 from tests.conftest import contents
 
@@ -73,6 +74,19 @@ def test_a_foreign_list_removes_nothing(listed, tmp_path):
     (path.parent / LIST_FILE).write_text(json.dumps(names))
     assert RunFolder(path.parent).remove() == []
     assert (path.read_text(), outside.read_text()) == ("mine", "mine")
+
+
+@pytest.mark.parametrize("name", ["README.md", "runs/notes.txt", "events", "runs/../events"])
+def test_a_foreign_list_says_of_no_file_but_tensorboards_that_it_may_hold_anything(name, tmp_path):
+    path = tmp_path / name
+    (tmp_path / "runs").mkdir()
+    path.write_text("mine")
+    results = RunFolder(tmp_path)
+    write_json(tmp_path / LIST_FILE, {name: "any content"})
+    assert results.remove() == []
+    write_json(tmp_path / LIST_FILE, {name: "any content"})
+    results.write_text(name, "a result")
+    assert path.with_name(f"{path.name}.1").read_text() == "mine"
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):

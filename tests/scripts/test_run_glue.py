@@ -23,6 +23,7 @@ import run_glue
 import sweep_exits
 from elbert import Classifier, load_pretrained, load_tokenizer
 from elbert.cpu_packing import EMULATED, is_emulated
+from elbert_base.files import weights_hash
 from glue.splits import read_examples
 from glue.tasks import get_task
 from modes import MODES
@@ -313,6 +314,30 @@ def test_training_anew_removes_what_the_old_weights_gave(trained, glue, caplog):
     assert not names & (derived | {"layers_all.csv", "exit_config.json"})
     assert "chosen for the weights before: it is now" in caplog.text
     assert json.loads((trained / "exit_config.json.1").read_text()) == {"exit_thres": 0.123}
+
+
+@pytest.mark.parametrize("is_named", [False, slow(True)])
+def test_an_exit_config_of_other_weights_is_warned_of(is_named, trained, script, caplog):
+    """By every door: an evaluation, a sweep and `Classifier`."""
+    name = "picked.json" if is_named else "exit_config.json"
+    if is_named:
+        edit_json(trained / "config.json", exit_config_path=name)
+    doors = {
+        "evaluation": ("--do_eval", "--skip_full_depth", "--output_dir", trained),
+        "sweep": ("--tables_only", "--rules", "entropy", "--model_dir", trained),
+        "classifier": (),
+    }
+    for weights, count in ((weights_hash(trained), 0), ("0" * 64, 1)):
+        content = {"exit_thres": 0.2, "provenance": {"weights": weights}}
+        (trained / name).write_text(json.dumps(content))
+        for door, command in doors.items():
+            caplog.clear()
+            if command:
+                main = run_glue.main if door == "evaluation" else sweep_exits.main
+                script(main, *command, "--no_cuda").done()
+            else:
+                Classifier(trained)
+            assert caplog.text.count("was chosen for other weights") == count, door
 
 
 def test_the_best_model_is_kept_and_training_stops_when_no_better_comes(glue, tmp_path):

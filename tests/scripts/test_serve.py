@@ -3,16 +3,18 @@
 import json
 import math
 import re
+import runpy
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -198,6 +200,33 @@ def test_a_text_that_the_model_cannot_answer_fails_its_request_alone(trained):
             assert status == (200 if number % 3 else 422), answer
             assert number % 3 or "type_vocab_size" in answer["detail"]
         assert post(port, {"texts": ["a man"]})[0] == 200
+
+
+@pytest.mark.parametrize("kind", ["SlotRunner", "FileRunner"])
+def test_a_text_with_an_unexpected_error_is_a_500_and_the_others_are_answered(trained, kind):
+    """Of texts that share a batch: one has a token that the model has no embedding of."""
+    pytest.importorskip("fastapi")
+    serve = runpy.run_path(str(EXAMPLES / "serve.py"))
+    classifier = Classifier(trained)
+    runner = serve[kind](classifier, 4, serve["Metrics"](layers=4))
+    examples = classifier.encode(PAIRS[:6])
+    token_ids, segment_ids = examples[2]
+    examples[2] = ([10**6, *token_ids[1:]], segment_ids)
+    requests = [serve["Waiting"](example, Future(), 0.0, 1) for example in examples]
+    for request in requests:
+        runner.queue.put(request)
+    thread = Thread(target=runner.run, daemon=True)
+    thread.start()
+    for number, request in enumerate(requests):
+        if number == 2:
+            error = request.answer.exception(timeout=10)
+            assert (error.status_code, "IndexError" in error.detail) == (500, True)
+        else:
+            wanted = classifier(PAIRS[number])
+            assert request.answer.result(timeout=10)["label"] == wanted["label"]
+    runner.queue.put(None)
+    thread.join(timeout=10)
+    assert runner.metrics.registry.get_sample_value("elbert_text_errors_total") == 1
 
 
 @pytest.mark.onnx
