@@ -9,6 +9,7 @@ from typing import Any
 from elbert_base.errors import UserError
 from elbert_base.files import file_hash, read_json, resolve_within
 from runs.files import Write, as_json, locked, put_aside, temporary_file, write_json
+from runs.settings import EMISSIONS_FILE
 
 LIST_FILE = "written.json"
 GROWING = "any content"  # on the list, in place of a hash
@@ -77,7 +78,7 @@ class RunFolder:
     def list_growing(self, paths: Iterable[Path]) -> None:
         """Put files on the list that a library goes on writing, whatever they will hold.
 
-        They are TensorBoard's; see `may_grow`.
+        They are TensorBoard's and codecarbon's; see `may_grow`.
         """
         growing = {os.path.relpath(path, self.path): GROWING for path in paths}
         with locked(self.path / LIST_FILE):
@@ -139,10 +140,11 @@ class RunFolder:
 
 
 def may_grow(name: str) -> bool:
-    """Tell whether a name in a folder is that of a file which TensorBoard goes on writing.
+    """Tell whether a name in a folder is that of a file which a library goes on writing.
 
+    TensorBoard has its files in `runs`, codecarbon has emissions.csv.
     The list of a foreign folder must not give up the user's own files.
     """
     parts = Path(os.path.normpath(name)).parts
     is_tensorboards = parts[-1].startswith("events") or parts[-1] == "hparams.yml"
-    return parts[0] == "runs" and is_tensorboards
+    return (parts[0] == "runs" and is_tensorboards) or parts == (EMISSIONS_FILE,)

@@ -44,12 +44,13 @@ def test_a_users_file_in_the_way_is_renamed_and_a_runs_own_is_replaced(tmp_path,
 
 
 def test_a_growing_file_is_removed_whatever_it_holds(tmp_path):
-    path = tmp_path / "runs/events"
-    path.parent.mkdir()
-    path.write_text("one line")
-    RunFolder(tmp_path).list_growing([path])
-    path.write_text("one line and another")
-    assert RunFolder(tmp_path).remove() == ["runs/events"]
+    names = ["emissions.csv", "runs/events"]
+    (tmp_path / "runs").mkdir()
+    for name in names:
+        (tmp_path / name).write_text("one line")
+    RunFolder(tmp_path).list_growing([tmp_path / name for name in names])
+    (tmp_path / "runs/events").write_text("one line and another")
+    assert RunFolder(tmp_path).remove() == names
     assert not tmp_path.exists()  # the folder was the run's alone
 
 
