@@ -22,8 +22,9 @@ from pathlib import Path
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import resolve
 from runs.console import StdoutHandler
-from runs.files import write_file, write_text
+from runs.files import write_text
 from runs.flags import as_dict, option, parse
+from runs.folder import RunFolder
 from runs.processes import run_script
 from runs.provenance import provenance
 
@@ -45,7 +46,7 @@ class ExportSettings:
     )
     int8: bool = option(False, "8-bit products, calibrated on training texts: smaller and faster")
     calibration_file: Path | None = option(
-        None, "texts to calibrate --int8 on instead, with columns sentence1[,sentence2]"
+        None, "texts to calibrate --int8 on instead, with the columns of the training's"
     )
     layer_logits: bool = option(False, "add an output with every layer's answer")
     no_defaults: bool = option(
@@ -126,7 +127,8 @@ def main() -> None:
     content = onnx_ir.to_proto(exported).SerializeToString()
 
     used.check()
-    write_file(output, lambda file: file.write(content))
+    # A file of the user's own in the model's folder is put aside.
+    RunFolder(folder).write(output, lambda file: file.write(content))
     if settings.triton:
         write_text(settings.triton / LABEL_FILE, "".join(f"{x}\n" for x in facts["labels"]))
         config = model_config(settings.triton.name, exported, LABEL_FILE)

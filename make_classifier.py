@@ -17,6 +17,7 @@ requirements-onnx.txt.
 
 import shlex
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -28,14 +29,15 @@ from elbert_base.files import read_json
 from elbert_base.keys import RECIPES
 from glue.custom import TASK_TYPES, custom_task, task_type_of
 from glue.metrics import with_scorer
-from glue.splits import Split, read_examples
-from glue.tables import as_csv
+from glue.splits import Split, read_examples, split_labels
+from glue.tables import Row, as_csv
 from glue.tasks import Task
 from runs.console import markdown_table
-from runs.flags import FlagParser
+from runs.flags import AT_LEAST_0, SEED, SHARE, FlagParser, parse
 from runs.folder import RunFolder
 from runs.output_dir import has_files, locked_for_training
 from runs.processes import call, run_script
+from runs.settings import GROUPS
 
 # Under these exit settings every example runs all layers: no entropy is below 0, and a predicted
 # value has none.
@@ -44,6 +46,7 @@ COLUMN_FLAGS = ("text_column_names", "label_column_name", "label_separator")
 # Files in OUTPUT_DIR/data.
 TRAIN_FILE = "train.csv"
 DEV_FILE = "validation.csv"
+SPLIT_ADVICE = "give more rows, or a --validation_file"
 ONNX_PACKAGES = ("onnx_ir", "onnxscript", "onnxruntime")
 # Encoders up to this hidden size take the higher learning rate.
 SMALL_HIDDEN_SIZE = 512
@@ -93,6 +96,16 @@ class Project:
     def data_dir(self) -> Path:
         """Folder of the rows that a split of the table makes."""
         return self.output_dir / "data"
+
+    @property
+    def train_file(self) -> Path:
+        """The file with the rows to train on."""
+        return self.data_dir / TRAIN_FILE if self.dev_table is None else self.table
+
+    @property
+    def dev_file(self) -> Path:
+        """The file with the dev rows."""
+        return self.dev_table or self.data_dir / DEV_FILE
 
     @property
     def model_dir(self) -> Path:
@@ -171,17 +184,23 @@ def read_project() -> Project:
         "--drop_incomplete_rows", action="store_true", help="leave out rows without text or label"
     )
     parser.add_argument(
-        "--validation_share", type=float, default=0.2, help="share of dev rows in --train_file"
+        "--validation_share",
+        type=SHARE.reader(float),
+        default=0.2,
+        help="share of dev rows in --train_file",
     )
     parser.add_argument(
-        "--max_drop", type=float, default=0.01, help="largest loss of the metric by early exit"
+        "--max_drop",
+        type=AT_LEAST_0.reader(float),
+        default=0.01,
+        help="largest loss of the metric by early exit",
     )
     parser.add_argument(
         "--metric_name",
         help="metric that the threshold goes by: one of scikit-learn's scorers, such as f1_macro, "
         "or module.function of your own; default: the task's",
     )
-    parser.add_argument("--seed", type=int, default=42, help="random seed")
+    parser.add_argument("--seed", type=SEED.reader(int), default=42, help="random seed")
     parser.add_argument(
         "--recipe",
         choices=tuple(RECIPES),
@@ -239,8 +258,8 @@ def check_packages() -> None:
 # The steps.
 
 
-def split_table(project: Project) -> tuple[Path, Path]:
-    """Write the training and the dev rows of the table into OUTPUT_DIR/data; return their files.
+def split_table(project: Project) -> None:
+    """Write the training and the dev rows of the table into OUTPUT_DIR/data.
 
     Raises UserError for a table that cannot be read, or a label with one row.
     """
@@ -259,6 +278,7 @@ def split_table(project: Project) -> tuple[Path, Path]:
     labels = None  # scores, and sets of labels, are not stratified
     if task.labels and not task.multi_label:
         labels = [group[0][task.label_column].strip() for group in groups.values()]
+    check_can_be_split(project, labels, len(groups))
     try:
         train_groups, dev_groups = train_test_split(
             list(groups.values()),
@@ -267,18 +287,52 @@ def split_table(project: Project) -> tuple[Path, Path]:
             stratify=labels,
         )
     except ValueError as error:
+        raise UserError(f"{project.table} cannot be split: {error}; {SPLIT_ADVICE}") from error
+    train_rows = [row for group in train_groups for row in group]
+    dev_rows = []
+    known_labels = {label for row in train_rows for label in labels_of(task, row)}
+    for group in dev_groups:
+        group_labels = {label for row in group for label in labels_of(task, row)}
+        # The labels of the whole table are those of the training.
+        goes_to_training = not group_labels <= known_labels
+        (train_rows if goes_to_training else dev_rows).extend(group)
+        known_labels |= group_labels
+    if not dev_rows:
         raise UserError(
-            f"{project.table} cannot be split: {error}; give more rows, or a --validation_file"
-        ) from error
-    texts = {
-        TRAIN_FILE: as_csv([row for group in train_groups for row in group]),
-        DEV_FILE: as_csv([row for group in dev_groups for row in group]),
-    }
+            f"{project.table} cannot be split: all dev rows have a label that no other row has; "
+            f"{SPLIT_ADVICE}"
+        )
+    texts = {TRAIN_FILE: as_csv(train_rows), DEV_FILE: as_csv(dev_rows)}
     check_same_rows(project, texts)
     data = RunFolder(project.data_dir)
     for name, text in texts.items():
         data.write_text(name, text)
-    return project.data_dir / TRAIN_FILE, project.data_dir / DEV_FILE
+
+
+def labels_of(task: Task, row: Row) -> list[str]:
+    """List the labels that a row's cell has; none where labels are scores, or columns."""
+    if task.multi_label:
+        return split_labels(task, row) if task.separator else []
+    return [row[task.label_column].strip()] if task.labels else []
+
+
+def check_can_be_split(project: Project, labels: Sequence[str] | None, text_count: int) -> None:
+    """Raise UserError where there is one text only, or one of a label.
+
+    Args:
+        labels: of each different text, if each has one class.
+        text_count: different texts in the table.
+    """
+    if text_count == 1:
+        raise UserError(
+            f"{project.table} cannot be split: all rows have the same text; {SPLIT_ADVICE}"
+        )
+    single = [label for label, count in Counter(labels or ()).items() if count == 1]
+    if single:
+        raise UserError(
+            f"{project.table} cannot be split: only one text has the label {single[0]!r}; "
+            f"{SPLIT_ADVICE}"
+        )
 
 
 def check_same_rows(project: Project, texts: Mapping[str, str]) -> None:
@@ -309,30 +363,37 @@ def check_inputs(project: Project) -> None:
             )
 
 
-def train(project: Project, train_file: Path, dev_file: Path) -> None:
-    """Train an exit after every layer, by the recipe."""
+def training_command(project: Project) -> list[str]:
+    """List the flags that train an exit after every layer, by the recipe.
+
+    Raises UserError for an encoder that cannot be read; a wrong flag of the user's ends the process
+    with status 2, as it would in run_glue.py.
+    """
     from elbert import load_config
 
     is_small = load_config(project.encoder).hidden_size <= SMALL_HIDDEN_SIZE
     learning_rate = SMALL_LEARNING_RATE if is_small else LARGE_LEARNING_RATE
     if "--train_exits_only" in project.training_flags:
         learning_rate = EXITS_LEARNING_RATE
-    flags = ["--model_type", "elbert", "--recipe", project.recipe, "--do_train"]
+    flags: list[object] = ["--model_type", "elbert", "--recipe", project.recipe, "--do_train"]
     flags += ["--model_name_or_path", project.encoder, "--seed", project.seed]
-    flags += ["--train_file", train_file, "--validation_file", dev_file, *project.column_flags]
-    flags += project.metric_flags
+    flags += ["--train_file", project.train_file, "--validation_file", project.dev_file]
+    flags += [*project.column_flags, *project.metric_flags]
     flags += ["--output_dir", project.model_dir, "--learning_rate", f"{learning_rate:g}"]
     flags += ["--per_gpu_train_batch_size", 32, "--warmup_ratio", 0.1]
     flags += ["--save_steps", 500]
     if not project.overwrites:
         flags += ["--resume_from_checkpoint", "latest"]
     flags += project.training_flags  # the last, so that they win
-    run("run_glue.py", flags)
+    words = [str(flag) for flag in flags]
+    parse(GROUPS, None, words)
+    return words
 
 
 def choose_threshold(project: Project) -> None:
     """Choose the exit threshold on half of the dev rows, and report the other half."""
     flags = ["--model_dir", project.model_dir, "--batch_size", 32]
+    flags += ["--validation_file", project.dev_file]
     if project.recipe != "add_exits":
         flags += ["--rules", "optimal_stopping"]
     elif project.task.labels:  # a head that is kept is not recalibrated
@@ -355,6 +416,7 @@ def evaluate(project: Project, name: str, extra_flags: Sequence[object] = ()) ->
         extra_flags: what run_glue.py evaluates in place of the model and its own exit settings.
     """
     flags = ["--output_dir", project.model_dir, "--do_eval", "--per_gpu_eval_batch_size", 1]
+    flags += ["--validation_file", project.dev_file]
     flags += ["--out_mode", "one", *project.metric_flags, *extra_flags]
     run("run_glue.py", flags)
     results = read_json(project.model_dir / "eval_results.json")
@@ -395,17 +457,16 @@ def main() -> None:
     project = read_project()
     check_packages()  # now, since the export comes last, after the training
     check_inputs(project)
+    training = training_command(project)  # its flags, before anything is written
     with locked_for_training(project.output_dir):
-        make(project)
+        make(project, training)
 
 
-def make(project: Project) -> None:
-    """Take all steps, and print what came of them."""
-    if project.dev_table:
-        train_file, dev_file = project.table, project.dev_table
-    else:
-        train_file, dev_file = split_table(project)
-    train(project, train_file, dev_file)
+def make(project: Project, training: Sequence[str]) -> None:
+    """Take all steps, and print what came of them; training: the flags of the first."""
+    if project.dev_table is None:
+        split_table(project)
+    run("run_glue.py", training)
     choose_threshold(project)
     export_int8(project)
     # Without --skip_full_depth, the file's answers are compared with the model's.

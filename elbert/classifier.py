@@ -8,6 +8,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import TextClassificationPipeline
@@ -23,7 +24,7 @@ from .cpu_packing import DTYPES, cast_layers, dtype_of, packed_copy
 from .depth import EarlyExitModel
 from .depth_batching import DepthBatcher
 from .loading.configs import label_names, load_config, mode_in
-from .loading.tokenizers import check_vocab_size, encode_texts, load_tokenizer
+from .loading.tokenizers import UnknownTokens, check_vocab_size, encode_texts, load_tokenizer
 from .loading.weights import load_trained_model
 from .long_texts import combine, split_into_windows
 from .onnx_file import OnnxFile
@@ -36,6 +37,7 @@ Tokens = tuple[list[int], list[int]]  # a text's token ids, and its segment ids
 Output = tuple[Tensor, Depth]  # a text's logits, (num_labels,), and its depth
 
 READ_AHEAD = 2048  # texts of an iterator that are read and tokenised at a time
+LEAST_UNKNOWN = 10  # unknown tokens before a warning: a text may have an emoji or two
 
 
 class Classifier:
@@ -105,6 +107,7 @@ class Classifier:
         self.tokenizer = load_tokenizer(folder)
         self.config: AdaptiveConfig = self.model.config
         check_vocab_size(self.tokenizer, str(folder), self.config)
+        self.unknown = UnknownTokens(self.tokenizer, LEAST_UNKNOWN)
         self.max_length = self.usable_length(max_length)
         self.long_texts = long_texts
         self.stop_score = stop_score
@@ -307,13 +310,15 @@ class Classifier:
             self.max_length - self.config.extra_tokens,
             self.config.type_vocab_size,
         )
-        return [
+        encoded = [
             [
                 (add_tokens(tokens.input_ids), add_tokens(tokens.token_type_ids))
                 for tokens in windows
             ]
             for windows in split
         ]
+        self.unknown.count(ids for windows in encoded for ids, _ in windows)
+        return encoded
 
     def encode(self, texts: Sequence[Text]) -> list[Tokens]:
         """Tokenise texts, or pairs, as `DepthBatcher` takes them; longer ones are cut."""
@@ -333,6 +338,7 @@ class Classifier:
             ):
                 ids = config.with_extra_tokens(text.input_ids)
                 encoded.append((ids, config.with_extra_tokens(text.token_type_ids)))
+        self.unknown.count([np.concatenate([ids for ids, _ in encoded])])
         return encoded
 
     def run(self, examples: list[Tokens], batch_size: int) -> list[Output]:

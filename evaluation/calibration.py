@@ -7,6 +7,7 @@ from typing import cast
 
 import numpy as np
 
+from answers.scorer import trained_columns
 from elbert.albert import AlbertPreTrainedModel
 from elbert.configuration import AdaptiveConfig
 from elbert.loading.configs import trained_labels
@@ -15,6 +16,7 @@ from elbert_base.errors import UserError
 from glue.custom import custom_task
 from glue.features import collate, encode
 from glue.splits import Split
+from glue.tasks import TWO_SENTENCES
 from runs.job import named_task
 from runs.provenance import training_flags
 from runs.settings import DataSettings
@@ -37,14 +39,19 @@ def find_texts(directory: Path, file: Path | None) -> CalibrationTexts:
 
     Args:
         directory: of the model.
-        file: a table with the columns sentence1[,sentence2]; None: the file that the model was
-            trained on, by the flags in its training.json.
+        file: a table with the columns of the training, or sentence1[,sentence2]; None: the file
+            that the model was trained on, by the flags in its training.json.
 
     Raises:
         UserError: there is no such file.
     """
     if file:
-        task = custom_task({"test": file}, labels=trained_labels(directory))
+        columns = trained_columns(directory)
+        task = custom_task(
+            {"test": file},
+            labels=trained_labels(directory),
+            text_columns=None if columns == TWO_SENTENCES else ",".join(columns),
+        )
         split = Split(task, "", "test")
         max_length = load_tokenizer(directory).model_max_length
         return CalibrationTexts(split, split.path, max_length)

@@ -68,6 +68,7 @@ def custom_task(
         labels=(),
         metric="corr",
         drop_incomplete=drop_incomplete,
+        keeps_quotes=False,
     )
     table = Split(task, data_dir="", name=first_split).path
     task = replace(task, text_columns=_text_columns(text_columns, table))

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from elbert.configuration import AdaptiveConfig
-from elbert.loading.tokenizers import encode_texts, warn_of_unknown
+from elbert.loading.tokenizers import UnknownTokens, encode_texts
 from glue.splits import Example, Label
 
 CHUNK_TEXTS = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
@@ -133,7 +133,7 @@ def encode(
         token_type_ids.extend(part.token_type_ids)
         labels.extend(example.label for example in chunk)
         truncated.extend(text.is_truncated for text in texts)
-    warn_of_unknown(tokenizer, input_ids)
+    UnknownTokens(tokenizer).count(input_ids)
     generator = torch.Generator().manual_seed(seed)
     inputs = {}
     for name in config.own_inputs:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from elbert_base.errors import UserError
 from elbert_base.labels import shown
-from glue.tables import NumberedRows, Row, read_table, require_columns
+from glue.tables import LIST_KINDS, NumberedRows, Row, kind_of, read_table, require_columns
 from glue.tasks import Task
 
 logger = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Split(NamedTuple):
         task, path = self.task, self.path
         headerless = () if self.name == "test" else task.headerless
         lists = {task.label_column: task.separator} if task.separator else {}
-        file_columns, rows = read_table(path, headerless, bool(task.folder), lists)
+        file_columns, rows = read_table(path, headerless, task.keeps_quotes, lists)
         require_columns(path, file_columns, columns)
         may_skip = (task.lenient and self.name == "train") or self.drops_incomplete
         count = 0
@@ -109,6 +109,8 @@ class Split(NamedTuple):
                 skipped_lines.append(line)
             else:
                 advice = "" if task.folder else f"; {DROP_ADVICE}"
+                if missing[0] == task.label_column and kind_of(path) in LIST_KINDS:
+                    advice += "; --task_type multi_label reads lists of labels"
                 raise UserError(
                     f"{path}, line {line}: no {missing[0]!r}; the row has {len(row)} of "
                     f"{len(file_columns)} columns with a text or a number{advice}"

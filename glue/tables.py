@@ -19,6 +19,7 @@ from elbert_base.errors import UserError
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
+LIST_KINDS = (".jsonl", ".json", ".parquet")  # whose values may be lists
 csv.field_size_limit(2**31 - 1)  # a cell may hold a document
 
 # Cells by column name. In a row with more cells than columns, the first surplus one is under None.
@@ -359,7 +360,7 @@ def _document_objects(path: Path, content: Any) -> NumberedRecords:
         columns = content["columns"]
         content = [dict(zip(columns, row, strict=False)) for row in content["data"]]
     elif isinstance(content, dict) and _is_of_columns(content):
-        content = _rows_of_columns(content)
+        content = _rows_of_columns(path, content)
     elif isinstance(content, dict):
         content = [content]
     for number, record in enumerate(content, start=1):
@@ -371,15 +372,22 @@ def _document_objects(path: Path, content: Any) -> NumberedRecords:
         yield number, record
 
 
-def _rows_of_columns(content: dict[str, Any]) -> list[Record]:
+def _rows_of_columns(path: Path, content: dict[str, Any]) -> list[Record]:
     """Return the rows of {"column": {"row": value}}, {"row": {"column": value}}, or lists.
 
-    pandas numbers rows from 0, so outer keys that are all numbers are rows.
+    pandas numbers rows from 0, so outer keys that are all numbers are rows. Raises UserError where
+    inner keys are all numbers as well.
     """
     if all(isinstance(cells, list) for cells in content.values()):
         columns = list(content)
         return [dict(zip(columns, row, strict=True)) for row in zip(*content.values(), strict=True)]
     if all(name.isdecimal() for name in content):
+        inner_names = {name for cells in content.values() for name in cells}
+        if all(name.isdecimal() for name in inner_names):
+            raise UserError(
+                f"{path}: rows and columns both have numbers for names, so that neither can be "
+                'told; in pandas, write to_json(..., orient="records", lines=True)'
+            )
         return list(content.values())
     rows: dict[str, Record] = {}
     for column, cells in content.items():

@@ -42,6 +42,7 @@ class Task:
         meanings: what the hub's GLUE calls the labels, where the files have numbers.
         separator: between the labels in a cell, where there are several; "" where each label has a
             column of 0 and 1.
+        keeps_quotes: whether quotes in a TSV are part of the text, as in GLUE's files.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Task:
     meanings: tuple[str, ...] = ()
     drop_incomplete: bool = False
     scorer: str = ""
+    keeps_quotes: bool = True
 
     @property
     def shown_name(self) -> str:

@@ -110,12 +110,15 @@ def flush(path: str | Path) -> None:
 
 def put_aside(path: Path, why: str) -> None:
     """Rename a file to NAME.1 (.2, …), and warn that it was; why: "PATH <why>: it is now …"."""
-    for number in count(1):
-        free_path = Path(f"{path}.{number}")
-        if not os.path.lexists(free_path):
-            break
+    free_path = numbered(path)
     path.rename(free_path)
     logger.warning("%s %s: it is now %s", path, why, free_path)
+
+
+def numbered(path: Path) -> Path:
+    """Return the first of NAME.1, NAME.2, … that is free."""
+    paths = (Path(f"{path}.{number}") for number in count(1))
+    return next(free_path for free_path in paths if not os.path.lexists(free_path))
 
 
 @contextmanager

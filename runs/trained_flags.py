@@ -15,7 +15,8 @@ from itertools import chain
 from typing import Any
 
 from elbert_base.errors import UserError
-from elbert_base.files import file_hash
+from elbert_base.files import file_hash, read_json
+from elbert_base.keys import MODE_KEYS
 from runs.flags import as_dict, expand_config_file, parse
 from runs.provenance import training_file, training_flags
 
@@ -36,6 +37,7 @@ MODEL_FLAGS = frozenset({"model_type", "model_name_or_path", "max_seq_length", "
 METRIC_FLAGS = frozenset({"metric_name"})
 TAKEN_FLAGS = TASK_FLAGS | FILE_FLAGS | COLUMN_FLAGS | MODEL_FLAGS | METRIC_FLAGS
 PATH_FLAGS = FILE_FLAGS | {"data_dir"}
+NO_LENGTH = 10**6  # transformers writes 10**30 for a tokenizer without a limit
 # Of the folder of a trained model, which every script knows as --model_dir.
 SAME_FOLDER = {"--output_dir": ["--model_dir"]}
 
@@ -60,9 +62,16 @@ def parse_with_trained_model(
     if not model_dir:
         check_folders(models_together)
     flags_then = training_flags(model_dir) if model_dir else {}
-    if not model_dir or not flags_then:
-        return parse(classes, description, argv)
     stated_names = {text.partition("=")[0].removeprefix("--") for text in argv}
+    if not model_dir:
+        return parse(classes, description, argv)
+    if not flags_then:
+        taken = length_flag(model_dir) if "max_seq_length" in flag_names(classes) else []
+        if "max_seq_length" in stated_names or not taken:
+            return parse(classes, description, argv)
+        groups = parse(classes, description, [*taken, *argv])
+        print(f"{model_dir}: taken from its tokenizer: {shlex.join(taken)}", flush=True)
+        return groups
     flags_then = {name: place_now(name, flags_then, model_dir) for name in flags_then}
     shared_names = TAKEN_FLAGS & flag_names(classes) & flags_then.keys()
     if len(models_together) > 1:
@@ -85,6 +94,20 @@ def parse_with_trained_model(
     if remarks and is_main_process:
         print(f"{training_file(model_dir)}: {'; '.join(remarks)}", flush=True)
     return groups
+
+
+def length_flag(model_dir: str) -> list[str]:
+    """Return --max_seq_length as the tokenizer of a trained model has it; [] where it says none.
+
+    The hub does not get a training's flags, but the tokenizer is saved with the training's length.
+    Models of other code have a tokenizer with their own, whatever they were fine-tuned with.
+    """
+    if read_json(os.path.join(model_dir, "config.json")).get("model_type") not in MODE_KEYS:
+        return []
+    path = os.path.join(model_dir, "tokenizer_config.json")
+    length = read_json(path).get("model_max_length") if os.path.exists(path) else None
+    is_length = isinstance(length, int) and 0 < length < NO_LENGTH
+    return [f"--max_seq_length={length}"] if is_length else []
 
 
 def place_now(name: str, flags_then: Mapping[str, Any], model_dir: str) -> Any:

@@ -24,7 +24,14 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from elbert.loading.configs import ORIGIN_KEYS
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE
-from elbert_base.files import file_hash, has_weights, joint_hash, read_json, weight_files
+from elbert_base.files import (
+    TOKENIZER_FILES,
+    file_hash,
+    has_weights,
+    joint_hash,
+    read_json,
+    weight_files,
+)
 from elbert_base.keys import path_keys
 from runs import files
 from runs.fingerprint import differences
@@ -46,6 +53,7 @@ logger = logging.getLogger(__name__)
 OPTIMIZER = "optimizer.safetensors"
 BEST = "best_model"  # folder of the best model so far, while the training goes on
 POSITION = ("step", "epoch", "batch")
+STARTING_WEIGHTS = "starting weights"  # among the inputs of a run
 Json = dict[str, Any]  # what is written as a JSON object
 
 
@@ -167,8 +175,10 @@ def run_fingerprint(
 def input_hashes(inputs: Mapping[str, Iterable[str | Path | None]]) -> Json:
     """Hash the files that a training reads, by what they are to it.
 
-    inputs: files, and folders of models, which stand for their weights; None and hub names, whose
-        files are not here, are left out.
+    inputs: files, and folders of models, which stand for their weights; None, and whatever is not
+        there, is left out.
+
+    Returns the hash of each; "" where nothing is there.
     """
     hashes = {}
     for name, sources in inputs.items():
@@ -178,8 +188,7 @@ def input_hashes(inputs: Mapping[str, Iterable[str | Path | None]]) -> Json:
                 paths.extend(weight_files(source))
             elif source and os.path.isfile(source):
                 paths.append(Path(source))
-        if paths:
-            hashes[name] = joint_hash([file_hash(path) for path in paths])
+        hashes[name] = joint_hash([file_hash(path) for path in paths]) if paths else ""
     return hashes
 
 
@@ -236,6 +245,10 @@ def load_checkpoint(checkpoint: Path, state: TrainState, run: RunFingerprint) ->
     changes = run.changes_since(record)
     if not changes and record["data"] != run.data:
         changes = "the training examples or their tokens are others"
+    # Whether other rows make other examples is known by now.
+    changed_inputs = differences(record.get("inputs", {}), run.inputs)
+    if not changes and STARTING_WEIGHTS in changed_inputs:
+        changes = f"the {STARTING_WEIGHTS} are others"
     if changes:
         raise UserError(
             f"{checkpoint} is of another run: {changes}. Give the flags of its training, or "
@@ -299,12 +312,17 @@ def was_finished(run: RunSettings, fingerprint: RunFingerprint) -> bool:
     has_model = (output_dir / SAFE_WEIGHTS_NAME).exists() and is_finished(output_dir)
     if run.resume_from_checkpoint != "latest" or not has_model:
         return False
-    record = read_json(output_dir / FINISHED) if (output_dir / FINISHED).exists() else {}
     advice = (
         "To train with these, choose another --output_dir, or give --overwrite_output_dir without "
         "--resume_from_checkpoint; to evaluate what is there, leave out --do_train"
     )
-    changes = fingerprint.changes_since(record) if record else ""
+    if not (output_dir / FINISHED).exists():
+        raise UserError(
+            f"{output_dir} holds a model, but no {FINISHED}, which would say how it was trained. "
+            f"{advice}"
+        )
+    record = read_json(output_dir / FINISHED)
+    changes = fingerprint.changes_since(record)
     if changes:
         raise UserError(
             f"training in {output_dir} is finished, and was of other flags: {changes}. {advice}"
@@ -391,6 +409,22 @@ def begin_training(output_dir: Path, run: RunFingerprint, resumed: bool) -> None
         is_of_this_run = resumed and (path / "config.json").exists()
         if is_of_a_run and not is_of_this_run:
             RunFolder(path).remove()
+
+
+def keep_users_files(output_dir: Path) -> None:
+    """Copy what a user has in a folder, and the trained model will take the place of, to NAME.1.
+
+    They are a config.json, and the tokenizer beside it, in a folder that no training has marked.
+    """
+    is_marked = any((output_dir / name).exists() for name in (IN_PROGRESS, FINISHED))
+    if is_marked or not (output_dir / "config.json").exists():
+        return
+    for name in ("config.json", *TOKENIZER_FILES):
+        path = output_dir / name
+        if path.is_file():
+            copy = files.numbered(path)
+            shutil.copyfile(path, copy)  # the training may still have to read it
+            logger.warning("%s will be the trained model's; yours is now %s as well", path, copy)
 
 
 def finish_training(output_dir: Path) -> None:

@@ -20,6 +20,7 @@ from answers.metric import MetricAtCost
 from elbert.albert import AlbertPreTrainedModel
 from elbert.configuration import AdaptiveConfig
 from elbert_base.errors import UserError
+from elbert_base.files import TOKENIZER_FILES
 from glue.features import Features, collate, encode, epoch_batches
 from glue.splits import Split
 from glue.survey import TextSurvey
@@ -31,6 +32,7 @@ from runs.flags import as_dict
 from runs.job import Job, find_task, with_task
 from runs.settings import DataSettings, GlueSettings, TrainingSettings
 from training.checkpoints import (
+    STARTING_WEIGHTS,
     Best,
     TrainState,
     find_start,
@@ -131,11 +133,18 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
 def training_inputs(settings: GlueSettings, task: Task) -> dict[str, Any]:
     """Hash what a training of these settings reads, by what it is to the training."""
     data = settings.data
+    start = settings.model
+    tokenizer = Path(start.tokenizer_name or start.model_name_or_path)
+    config = Path(start.config_name or start.model_name_or_path)
+    if config.is_dir():
+        config /= "config.json"
     return input_hashes(
         {
             "training rows": [Split(task, data.folder, "train").path, data.unlabelled_file],
-            "starting weights": [settings.model.model_name_or_path],
-            "weights of the teacher": [settings.model.teacher],
+            STARTING_WEIGHTS: [start.model_name_or_path],
+            "starting tokenizer": [tokenizer / name for name in TOKENIZER_FILES],
+            "starting configuration": [config],
+            "weights of the teacher": [start.teacher],
         }
     )
 

@@ -97,6 +97,8 @@ class Trainer:
             logger.info("Resumed from %s at step %d", checkpoint, self.state.step)
         if self.accelerator.is_main_process:
             if checkpoint is None:
+                if not self.run.overwrite_output_dir:
+                    checkpoints.keep_users_files(self.directory)
                 remove_results(self.directory)
             checkpoints.begin_training(
                 self.directory, self.fingerprint, resumed=checkpoint is not None

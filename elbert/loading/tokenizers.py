@@ -469,26 +469,38 @@ def check_vocab_size(tokenizer: PreTrainedTokenizerBase, source: str, config: Al
         )
 
 
-def warn_of_unknown(
-    tokenizer: PreTrainedTokenizerBase, texts: Iterable[Sequence[int] | np.ndarray]
-) -> None:
-    """Warn where so many tokens are unknown that the tokenizer does not fit the texts.
+class UnknownTokens:
+    """A count of unknown tokens, which warns once where the tokenizer does not fit the texts.
 
-    texts: the token ids of each.
+    least: unknown tokens from which their share means something. Of a few texts it may be high.
     """
-    special = [x for x in tokenizer.all_special_ids if x != tokenizer.unk_token_id]
-    tokens = unknown = 0
-    for ids in texts:
-        row = np.asarray(ids)
-        tokens += len(row) - int(np.isin(row, special).sum())
-        unknown += int((row == tokenizer.unk_token_id).sum())
-    if unknown > TELLING_UNKNOWN_SHARE * tokens:
-        logger.warning(
-            "%.1f%% of the tokens are unknown (%s), so the tokenizer does not fit the texts: "
-            "compare their case and language with its vocabulary's (--do_lower_case)",
-            100 * unknown / tokens,
-            tokenizer.unk_token,
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, least: int = 1) -> None:
+        self.tokenizer = tokenizer
+        self.least = least
+        self.tokens = self.unknown = 0
+        self.has_warned = False
+
+    def count(self, texts: Iterable[Sequence[int] | np.ndarray]) -> None:
+        """Count the token ids of texts; warn where too many of all so far are unknown."""
+        if self.has_warned:
+            return
+        unknown_id = self.tokenizer.unk_token_id
+        special = [number for number in self.tokenizer.all_special_ids if number != unknown_id]
+        for ids in texts:
+            row = np.asarray(ids)
+            self.tokens += len(row) - int(np.isin(row, special).sum())
+            self.unknown += int((row == unknown_id).sum())
+        self.has_warned = (
+            self.unknown >= self.least and self.unknown > TELLING_UNKNOWN_SHARE * self.tokens
         )
+        if self.has_warned:
+            logger.warning(
+                "%.1f%% of the tokens are unknown (%s), so the tokenizer does not fit the texts: "
+                "compare their case and language with its vocabulary's (--do_lower_case)",
+                100 * self.unknown / self.tokens,
+                self.tokenizer.unk_token,
+            )
 
 
 # Tokenising.

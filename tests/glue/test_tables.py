@@ -1,12 +1,17 @@
 """GLUE's files and the user's own: what is read, and bad ones, named with file and line."""
 
+import csv
 import gzip
 import io
 import json
+import re
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elbert_base.errors import UserError
@@ -14,9 +19,10 @@ from glue.custom import custom_task, task_type_of
 from glue.splits import Example, Split, read_examples
 from glue.survey import TextSurvey
 from glue.table_writing import format_records, header_line
-from glue.tables import as_csv, read_records, read_table
-from glue.tasks import get_task
+from glue.tables import as_csv, read_records, read_table, text_cells
+from glue.tasks import ENTAILMENT, get_task
 from tests.conftest import write
+from training.teacher import unlabelled_examples
 
 
 def read_rte(directory: Path, content: str | bytes, split: str = "dev") -> list[Example]:
@@ -215,10 +221,11 @@ def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
         ("t.jsonl", '{"sentence1": "\\ud800", "label": 1}', "line 1: not valid JSON"),
         ("t.json", '[{"sentence1": "a"}]', "no column 'label'; the columns are: sentence1"),
         ("t.json", '[["a", "x"]]', 'row 1: expected an object.*orient="records"'),
+        ("t.json", '{"0": {"0": "a", "1": "b"}, "1": {"0": "x"}}', "numbers for names.*records"),
         ("t.jsonl", '{"sentence1": "a", "label": null}', "line 1: no 'label'.*--drop_incomplete"),
         ("t.jsonl", '{"sentence1": "a", "label": NaN}', "line 1: no 'label'"),
         ("t.jsonl", '{"sentence1": NaN, "label": 1}', "line 1: no 'sentence1'"),
-        ("t.jsonl", '{"sentence1": "a", "label": ["x"]}', "line 1: no 'label'"),
+        ("t.jsonl", '{"sentence1": "a", "label": ["x"]}', "no 'label'.* multi_label"),
         (
             "t.jsonl",
             '{"sentence1": "a", "sentence2": null, "label": 1}\n'
@@ -285,6 +292,72 @@ def test_any_text_that_is_read_can_be_written_and_read_again(tmp_path_factory, t
     path = tmp_path_factory.getbasetemp() / "round_trip.csv"
     path.write_bytes(as_csv(rows).encode())
     assert [dict(row) for _, row in read_table(path)[1]] == rows
+
+
+@settings(max_examples=20)
+@given(texts=st.lists(st.text(TEXT_CHARACTERS), min_size=2), ends=st.sampled_from(["", '"']))
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".jsonl", ".parquet", "GLUE"])
+def test_every_door_reads_the_same_texts(tmp_path_factory, kind, texts, ends):
+    """Of a training's file, of its unlabelled texts, and of what classify.py answers."""
+    pandas = pytest.importorskip("pandas")
+    if kind in (".tsv", "GLUE"):
+        texts = [re.sub(r"[\t\r\n]", " ", text) for text in texts]
+    texts = [ends + text + ends for text in texts]
+    labels = [ENTAILMENT[number % 2] for number in range(len(texts))]
+    frame = pandas.DataFrame({"sentence1": texts, "sentence2": texts, "label": labels})
+    path = tmp_path_factory.getbasetemp() / f"doors{'.tsv' if kind == 'GLUE' else kind}"
+    if kind == "GLUE":
+        lines = ["\t".join(row) for row in [list(frame), *frame.to_numpy().tolist()]]
+        path.write_bytes("".join(f"{line}\n" for line in lines).encode())
+    elif kind == ".parquet":
+        frame.to_parquet(path)
+    elif kind == ".jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        # pandas quotes a lone carriage return only where it is told to.
+        quoting = csv.QUOTE_ALL if "\r" in "".join(texts) else csv.QUOTE_MINIMAL
+        separator = "\t" if kind == ".tsv" else ","
+        frame.to_csv(path, sep=separator, index=False, quoting=quoting, lineterminator="\n")
+    if kind == "GLUE":
+        task = replace(get_task("rte"), files={"train": str(path)})
+    else:
+        task = custom_task({"train": path})
+    pairs = [(text, text) for text in texts]
+    trained = read_examples(task, "", "train")
+    unlabelled = unlabelled_examples(task, str(path))
+    _, records = read_records(path, is_glue=kind == "GLUE")
+    scored = [text_cells(record) for _, record in records]
+    assert [(example.text_a, example.text_b) for example in trained] == pairs
+    assert [(example.text_a, example.text_b) for example in unlabelled] == pairs
+    assert [(cells["sentence1"], cells["sentence2"]) for cells in scored] == pairs
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([Decimal("1.50"), Decimal("2.00")], ()),
+        ([True, False], ("false", "true")),
+        ([2**60, 3], ("3", str(2**60))),
+        ([1.0, float("nan")], "line 2: no 'label'"),
+        ([1.0, float("inf")], "not all are finite"),
+        ([["x"], ["x", "y"]], "--task_type multi_label"),
+        ([date(2020, 1, 1), date(2021, 1, 1)], "line 1: no 'label'"),
+        ([b"x", b"y"], "line 1: no 'label'"),
+    ],
+)
+def test_labels_of_every_type_that_parquet_has_are_read_or_refused(tmp_path, labels, expected):
+    arrow = pytest.importorskip("pyarrow")
+    path = tmp_path / "t.parquet"
+    texts = arrow.array(["a", "b"]).dictionary_encode()  # as pandas writes a categorical column
+    table = arrow.table({"sentence1": texts, "label": arrow.array(labels)})
+    pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    if isinstance(expected, str):
+        with pytest.raises(UserError, match=expected):
+            custom_task({"train": path})
+    else:
+        task = custom_task({"train": path})
+        assert task.labels == expected
+        assert [example.text_a for example in read_examples(task, "", "train")] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

@@ -61,11 +61,48 @@ def test_one_command_leads_from_a_table_to_a_file_that_answers(script, tmp_path)
     assert re.fullmatch(r"(not_)?entailment, after layer \d+\n", answer)
 
 
-def test_a_label_with_one_row_is_named_before_anything_is_trained(script, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("rows", "more", "words"),
+    [
+        ("a,x\nb,x\nc,x\nd,y\n", (), "cannot be split: only one text has the label 'y'"),
+        ("a,x\n" * 4 + "a,y\n" * 4, (), "cannot be split: all rows have the same text"),
+        ("a,x\nb,y\n" * 4, ("--learning_rat", "1"), "unknown flag --learning_rat"),
+        ("a,x\nb,y\n" * 4, ("--set", "exit_thres=2"), "exit_thres"),
+        ("a,x\nb,y\n" * 4, ("--max_drop", "nan"), "--max_drop"),
+        ("a,x\nb,y\n" * 4, ("--model_name_or_path", "no/such"), "no/such"),
+    ],
+)
+def test_what_cannot_be_made_is_said_before_anything_is_written(
+    rows, more, words, script, tmp_path, monkeypatch
+):
     monkeypatch.setattr(make_classifier, "check_packages", lambda: None)
-    table = write(tmp_path / "own.csv", "sentence1,label\n" + "a,x\nb,x\nc,x\nd,y\n")
+    table = write(tmp_path / "own.csv", "sentence1,label\n" + rows)
     flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", tmp_path / "o"]
-    script(make_classifier.main, *flags).refused("own.csv cannot be split", "--validation_file")
+    script(make_classifier.main, *flags, *more).refused(words)
+    assert not list(tmp_path.glob("o/*"))
+
+
+@pytest.mark.parametrize("separator", [None, ";"])
+def test_no_text_is_on_both_sides_of_the_split_and_no_label_in_the_dev_rows_alone(
+    separator, script, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(make_classifier, "check_packages", lambda: None)
+    monkeypatch.setattr(make_classifier, "run", lambda *command: sys.exit(7))  # behind the split
+    labels = ["x;y", "y"] if separator else ["x", "y"]
+    texts = [f"text {n % 30},{labels[n % 2]}" for n in range(60)]
+    texts += [f"rare {n},{f'only {n}' if separator else 'z'}" for n in range(20)]
+    table = write(tmp_path / "own.csv", "\n".join(["sentence1,label", *texts]))
+    out = tmp_path / "o"
+    flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", out]
+    if separator:
+        flags += ["--label_separator", separator]
+    assert script(make_classifier.main, *flags).status == 7
+    train, dev = (rows_of(out / f"data/{name}.csv") for name in ("train", "validation"))
+    assert dev
+    assert len(train) + len(dev) == 80
+    assert not {row["sentence1"] for row in train} & {row["sentence1"] for row in dev}
+    in_training = {label for row in train for label in row["label"].split(separator)}
+    assert {label for row in dev for label in row["label"].split(separator)} <= in_training
 
 
 def test_a_package_that_the_file_needs_is_asked_for_before_anything_is_trained(
