@@ -29,6 +29,7 @@ from runs.console import markdown_table
 from runs.flags import FlagParser
 from runs.processes import ROOT, run_script
 
+QUANTILES = (0.5, 0.95, 0.99)  # of a request's time
 PLAIN = """
 import sys, uvicorn
 from fastapi import FastAPI
@@ -90,10 +91,11 @@ def main() -> None:
     rows = []
     for key, rounds in sorted(found.items()):
         low, rate, high = np.sort([len(x) / args.seconds for x in rounds])
-        took = (f"{1e3 * x:.0f}" for x in np.quantile(np.concatenate(rounds), (0.5, 0.99)))
+        took = (f"{1e3 * x:.0f}" for x in np.quantile(np.concatenate(rounds), QUANTILES))
         rows.append((*key, f"{rate:.0f} ({low:.0f}–{high:.0f})", *took))
-    columns = "clients|server|requests / s: median (range)|p50, ms|p99, ms"
-    print(markdown_table(columns.split("|"), rows))
+    columns = ["clients", "server", "requests / s: median (range)"]
+    columns += [f"p{100 * quantile:.0f}, ms" for quantile in QUANTILES]
+    print(markdown_table(columns, rows))
 
 
 if __name__ == "__main__":

@@ -212,7 +212,7 @@ def test_a_text_with_an_unexpected_error_is_a_500_and_the_others_are_answered(tr
     examples = classifier.encode(PAIRS[:6])
     token_ids, segment_ids = examples[2]
     examples[2] = ([10**6, *token_ids[1:]], segment_ids)
-    requests = [serve["Waiting"](example, Future(), 0.0, 1) for example in examples]
+    requests = [serve["Waiting"](example, Future()) for example in examples]
     for request in requests:
         runner.queue.put(request)
     thread = Thread(target=runner.run, daemon=True)
@@ -222,8 +222,10 @@ def test_a_text_with_an_unexpected_error_is_a_500_and_the_others_are_answered(tr
             error = request.answer.exception(timeout=10)
             assert (error.status_code, "IndexError" in error.detail) == (500, True)
         else:
+            logits, depth = request.answer.result(timeout=10)
             wanted = classifier(PAIRS[number])
-            assert request.answer.result(timeout=10)["label"] == wanted["label"]
+            assert classifier.answer(logits, depth)["label"] == wanted["label"]
+            assert depth["exit_layer"] == wanted["exit_layer"]
     runner.queue.put(None)
     thread.join(timeout=10)
     assert runner.metrics.registry.get_sample_value("elbert_text_errors_total") == 1
