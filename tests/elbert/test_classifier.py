@@ -136,6 +136,17 @@ def test_another_threshold_takes_effect_at_the_next_call(classifier):
     assert min(answer["exit_layer"] for answer in classifier(TEXTS)) > 1
 
 
+@pytest.mark.parametrize("long_texts", ["cut", "windows"])
+def test_a_tokenizer_that_does_not_fit_the_texts_is_told_once(folder, long_texts, caplog):
+    classify = Classifier(folder, long_texts=long_texts)
+    classify(["the cat sat on the mat"] * 20)
+    classify("the Cat")  # one odd word is none to tell of
+    assert "unknown" not in caplog.text
+    for _ in range(3):
+        classify(["the Cat Sat On the Mat"] * 20)
+    assert caplog.text.count("of the tokens are unknown ([UNK])") == 1
+
+
 def test_a_tuple_of_two_strings_is_one_pair(classifier, folder):
     pair = ("the cat sat", "on a mat")
     answer = classifier(pair)

@@ -32,6 +32,12 @@ def test_a_table_may_give_them(trained, tmp_path):
     texts = find_texts(trained, table)
     assert texts.path == table
     assert len(list(calibration_feeds(trained, load_finished(trained), texts))) == 3
+    # Its columns are those of the training's texts.
+    about = json.loads((trained / "training.json").read_text())
+    about["provenance"]["flags"].update(task_name=None, text_column_names="a,b")
+    (trained / "training.json").write_text(json.dumps(about))
+    write(table, f"a,b\n{rows}")
+    assert find_texts(trained, table).split.task.text_columns == ("a", "b")
 
 
 def test_where_the_training_texts_are_gone_a_flag_is_named(trained):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import run_glue
 import run_pretraining
@@ -286,6 +286,58 @@ def test_a_finished_training_is_left_as_it_is_and_an_unfinished_one_not_evaluate
     assert script(run_glue.main, *again).status == 0
     assert {path: path.stat().st_mtime_ns for path in stopped.glob("*.safetensors")} == before
     refused(script, [*again, "--seed", 4], "is finished", "seed was 3, is 4")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("tokenizer", "was of other starting tokenizer"),
+        ("configuration", "was of other starting configuration"),
+        ("weights", "was of other starting weights"),
+        ("rows", "was of other training rows"),
+        ("teacher", "was of other weights of the teacher"),
+        ("record", "no training_finished.json, which would say how it was trained"),
+    ],
+)
+def test_a_finished_training_of_anything_else_is_refused(
+    change, words, albert_dir, trained_once, tmp_path, script
+):
+    """The same command after what it reads has changed; nothing in the folder is."""
+    start = Path(shutil.copytree(albert_dir, tmp_path / "start"))
+    data, out = write_rte(tmp_path / "RTE"), tmp_path / "out"
+    command = flags(start, data, out, "RTE", "--do_train", "--resume_from_checkpoint", "latest")
+    command += ["--num_train_epochs", 0, "--set", "weight_name=equal"]
+    script(run_glue.main, *command).done()
+    if change == "tokenizer":
+        (start / "tokenizer_config.json").write_text("{}")
+    elif change == "configuration":
+        edit_json(start / "config.json", hidden_act="relu")
+    elif change == "weights":
+        weights = load_file(start / "model.safetensors")
+        name = next(iter(weights))
+        save_file({**weights, name: weights[name] + 1}, start / "model.safetensors")
+    elif change == "rows":
+        lines = (data / "train.tsv").read_text().splitlines()
+        (data / "train.tsv").write_text("\n".join([lines[0], *lines[:0:-1]]))
+    elif change == "teacher":
+        command += ["--teacher", trained_once]
+    else:
+        (out / "training_finished.json").unlink()
+    before = contents(out)
+    refused(script, command, words, "--overwrite_output_dir")
+    assert contents(out) == before
+
+
+def test_a_config_of_the_users_own_is_kept_beside_the_trained_model(albert_dir, rte, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "config.json").write_text('{"mine": 1}')
+    command = flags(albert_dir, rte, out, "RTE", "--do_train", "--resume_from_checkpoint", "latest")
+    for _ in range(2):  # the second finds the training finished
+        assert run([*command, "--num_train_epochs", 0]) == 0
+    assert (out / "config.json.1").read_text() == '{"mine": 1}'
+    assert not (out / "config.json.2").exists()
+    assert json.loads((out / "config.json").read_text())["finetuning_task"] == "rte"
 
 
 def test_only_the_newest_intact_checkpoints_are_kept_and_hold_no_pickle(stopped):

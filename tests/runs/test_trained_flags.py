@@ -144,6 +144,23 @@ def test_without_a_model_all_flags_are_the_commands_own(parsed, tmp_path, capsys
             parsed(flag, tmp_path / "typo")
 
 
+@pytest.mark.parametrize(
+    ("model_type", "length", "expected"),
+    [("elbert", 32, 32), ("elbert", 10**30, 128), ("elbert", None, 128), ("albert", 512, 128)],
+)
+def test_a_model_from_the_hub_is_read_at_the_length_of_its_tokenizer(
+    model_type, length, expected, parsed, tmp_path
+):
+    (tmp_path / "training.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
+    for flag in ("--output_dir", "--model_name_or_path"):
+        data, _ = parsed(flag, tmp_path)
+        assert data.max_seq_length == expected
+    data, _ = parsed("--output_dir", tmp_path, "--max_seq_length", 64)
+    assert data.max_seq_length == 64
+
+
 def test_models_that_are_used_together_have_the_same_data(tmp_path):
     """Copies of a file are the same data; a list of folders is also a pattern of theirs."""
     tables = {"a": "text,label\n", "b": "text,label\n", "c": "text,label\nother,1\n"}

@@ -120,6 +120,17 @@ def test_int8_needs_the_training_texts_or_others(trained, tmp_path, script):
     script(export_onnx.main, *export, "--calibration_file", texts).done()
 
 
+def test_a_file_of_the_users_own_is_put_aside_and_a_runs_own_replaced(trained, tmp_path, script):
+    model = Path(shutil.copytree(trained("elbert"), tmp_path / "RTE"))
+    output = model / "classifier-int8.onnx"
+    output.write_text("mine")
+    for _ in range(2):
+        script(export_onnx.main, "--model_dir", model, "--output", output).done()
+    assert (model / f"{output.name}.1").read_text() == "mine"
+    assert not (model / f"{output.name}.2").exists()
+    assert output.stat().st_size > 1000
+
+
 @pytest.mark.parametrize("name", ["fp32", "int8"])
 def test_a_file_says_what_it_holds_and_not_where_it_was_made(trained, name):
     out = trained("elbert")
