@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runs.files import write_file
+from runs.files import check_place, write_file
 from runs.flags import FlagParser
 from runs.processes import run_script
 
@@ -103,6 +103,9 @@ def main() -> None:
         "published code reads",
     )
     args = parser.parse_args()
+    target = Path(args.pytorch_dump_path)
+    writes_file = target.suffix == ".bin" and not target.is_dir()
+    check_place(target if writes_file else target / "config.json")
     # torch, and what stands on it: not before the flags are known to be right.
     from transformers.utils import logging as hf_logging
 
@@ -112,8 +115,7 @@ def main() -> None:
     model, report = load_tf_checkpoint(args.tf_checkpoint_path, args.albert_config_file)
     loaded, ignored, _ = report.lines()
     print(f"{loaded}\n{ignored}")
-    target = Path(args.pytorch_dump_path)
-    if target.suffix == ".bin" and not target.is_dir():
+    if writes_file:
         write_state_dict(model, target)
     else:
         vocabulary_files = vocabulary(Path(args.tf_checkpoint_path).absolute())

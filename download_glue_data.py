@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 from elbert_base.errors import UserError
 from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
-from runs.files import write_file
+from runs.files import check_place, write_file
 from runs.flags import FlagParser
 from runs.processes import run_script
 
@@ -214,6 +214,7 @@ def main() -> None:
     parser.add_argument("--path_to_mrpc", help=f"a folder with {MRPC_TRAIN} and {MRPC_TEST}")
     parser.add_argument("--base_url", default=BASE_URL, help="address of the server or of a mirror")
     args = parser.parse_args()
+    check_place(args.data_dir / "sample")
     for folder in chosen_folders(args.tasks):
         if folder == "sample":
             sample_dir = args.data_dir / "sample"

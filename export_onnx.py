@@ -22,7 +22,7 @@ from pathlib import Path
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import resolve
 from runs.console import StdoutHandler
-from runs.files import write_text
+from runs.files import check_place, write_text
 from runs.flags import as_dict, option, parse
 from runs.folder import RunFolder
 from runs.processes import run_script
@@ -88,6 +88,7 @@ def quiet_exporters() -> None:
 def main() -> None:
     (settings,) = parse([ExportSettings], __doc__)
     folder, output = settings.model_dir, settings.file
+    check_place(output)
     # torch, and what stands on it: not before the flags are known to be right.
     try:
         import onnx_ir

@@ -26,15 +26,19 @@ albert_act` each token has its own, and halts by it.
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 from elbert_base.errors import UserError
 from elbert_base.keys import keys_of
 from elbert_base.runtime import launched_processes
+from runs.files import check_place
 from runs.flags import expand_config_file
 from runs.processes import run_script
 from runs.provenance import training_flags
 from runs.settings import GROUPS, EvaluationSettings, GlueSettings, fetch_models
 from runs.trained_flags import parse_with_trained_model
+
+STATISTICS = "layers_all.csv"  # in --statistics_dir
 
 
 def read_settings() -> GlueSettings:
@@ -60,6 +64,8 @@ def read_settings() -> GlueSettings:
         check_all_checkpoints(evaluation)
     if search and launched_processes() > 1:
         raise UserError("--hp_search starts its own processes: run it without torchrun")
+    if evaluation.statistics_dir:
+        check_place(Path(evaluation.statistics_dir, STATISTICS))
     for_a_model = {
         "--do_train": run.do_train,
         "--hp_search": search,

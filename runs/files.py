@@ -38,6 +38,17 @@ def write_file(path: str | Path, write: Write) -> None:
         os.replace(temporary, path)
 
 
+def check_place(path: Path) -> None:
+    """Raise UserError where a file cannot be made at `path`, before the work that it is for."""
+    folder = path.absolute().parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not folder.is_dir():
+        raise UserError(f"cannot write {path}: {folder} is no folder")
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"cannot write {path}: {folder} is read-only")
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Replace `path` by a text in UTF-8, as `write_file` does."""
     write_file(path, lambda file: file.write(text.encode("utf-8")))

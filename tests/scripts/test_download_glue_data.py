@@ -84,7 +84,7 @@ def test_network_and_disk_failures_say_what_to_do(server, fetch):
     fetch("RTE").refused("RTE.zip", "404", "--base_url")
     fetch("RTE", "--base_url", "ftp.example").refused("unknown url type")
     write_all(server.folder, {"glue/data/RTE.zip": make_zip(RTE_FILES)})
-    fetch("RTE", "--data_dir", "/dev/null/x").refused("cannot write /dev/null/x/RTE/")
+    fetch("RTE", "--data_dir", "/dev/null/x").refused("cannot write /dev/null/x/")
     fetch("RTE", "--base_url", "http://127.0.0.1:1").refused("cannot fetch", "refused")
 
 

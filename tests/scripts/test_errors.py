@@ -5,11 +5,17 @@ import shutil
 
 import pytest
 
+import classify
+import convert_albert_original_tf_checkpoint_to_pytorch as converter
+import download_glue_data
+import export_onnx
+import make_classifier
 import reproduce
+import run_glue
 import run_parity
 import run_pretraining
 from elbert import ElbertForSequenceClassification
-from tests.conftest import contents, edit_json
+from tests.conftest import contents, edit_json, write
 
 # run_glue.py.
 
@@ -176,6 +182,34 @@ def test_flags_that_a_pretraining_refuses(more, words, pretrain, tmp_path):
     outcome = pretrain(tmp_path / "out", *(bad.get(word, word) for word in more.split()))
     outcome.refused(*words)
     assert not list((tmp_path / "out").glob("*model*"))
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments"),
+    [
+        (run_glue.main, "--do_train --model_type elbert --model_name_or_path MODEL --output_dir A"),
+        (run_glue.main, "--do_eval --output_dir MODEL --statistics_dir A"),
+        (make_classifier.main, "--train_file T --model_name_or_path MODEL --output_dir A"),
+        (export_onnx.main, "--model_dir MODEL --output A/a.onnx"),
+        (export_onnx.main, "--model_dir MODEL --triton A"),
+        (classify.main, "--model_dir MODEL --input_file T --output_file A/a.csv"),
+        (download_glue_data.main, "--tasks RTE --data_dir A"),
+        (converter.main, "--tf_checkpoint_path x --albert_config_file x --pytorch_dump_path A"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named_before_the_work(
+    main, arguments, script, trained, tmp_path
+):
+    blocked = write(tmp_path / "blocked", "mine")  # a file where a folder would be
+    table = write(tmp_path / "t.csv", "sentence1,label\n" + "a,x\nb,y\n" * 9)
+    places = {"A": f"{blocked}/new", "MODEL": str(trained), "T": str(table)}
+    words = [places.get(word, word.replace("A/", f"{blocked}/new/")) for word in arguments.split()]
+    before = contents(trained)
+    if main is run_glue.main and "--do_train" in words:
+        words += ["--train_file", table]
+    script(main, *words).refused("blocked")
+    assert contents(trained) == before
+    assert blocked.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
