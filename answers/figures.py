@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from matplotlib import rc_context
+from matplotlib import font_manager, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -21,9 +21,32 @@ LINE = "#b3412e"
 # Apart for every kind of colour vision (Okabe and Ito), and from INK and LINE.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#7a5ab5", "#8a7a1e")
 MOST_NAMED = 20  # classes that a picture names
+# matplotlib's own font, and then those of Chinese, Japanese and Korean that are installed here.
+CJK_FONTS = (
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans CJK KR",
+    "Noto Sans SC",
+    "Source Han Sans SC",
+    "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei",
+    "Droid Sans Fallback",
+    "IPAGothic",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Apple SD Gothic Neo",
+    "Microsoft YaHei",
+    "SimHei",
+    "Yu Gothic",
+    "Malgun Gothic",
+    "Arial Unicode MS",
+)
+INSTALLED = set(font_manager.get_font_names())
+FONTS = ["DejaVu Sans", *(name for name in CJK_FONTS if name in INSTALLED)]
 # Decorates what draws a figure.
 styled = rc_context(
     {
+        "font.family": FONTS,
         "text.parse_math": False,  # a "$" in a label or a text is only a "$"
         "axes.spines.top": False,
         "axes.spines.right": False,
@@ -61,18 +84,29 @@ def confusion_figure(confusion: Sequence[Sequence[int]], class_names: Sequence[s
     """Draw confusion.png: how many examples of each label get each answer.
 
     confusion: a row for each label, a column for each answer. Many classes are drawn without their
-    names and numbers, which would not be readable.
+    names and numbers, which would not be readable. Classes have numbers for names where no font
+    here has all of their characters.
     """
     is_named = len(class_names) <= MOST_NAMED
+    remark = ""
+    if is_named and not has_glyphs("".join(class_names)):
+        class_names = [f"class {number}" for number in range(len(class_names))]
+        remark = " (no font for the names)"
     size = 2.5 + 0.5 * min(len(class_names), MOST_NAMED)  # inches
     figure = Figure(figsize=(size, size))
     panel = figure.subplots()
     display_labels = class_names if is_named else None
     display = ConfusionMatrixDisplay(np.array(confusion), display_labels=display_labels)
     display.plot(ax=panel, cmap="Blues", colorbar=False, include_values=is_named)
-    panel.set(xlabel="answer", ylabel="label")
+    panel.set(xlabel=f"answer{remark}", ylabel="label")
     panel.tick_params(axis="x", rotation=90 if is_named else 0)
     return figure
+
+
+def has_glyphs(text: str) -> bool:
+    """Tell whether a figure's fonts have every character of a text."""
+    fonts = [font_manager.get_font(font_manager.findfont(name)) for name in FONTS]
+    return all(any(font.get_char_index(ord(char)) for font in fonts) for char in set(text))
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """How a script's process begins, is stopped, ends, and runs another script. Loads no torch."""
 
+import io
 import os
 import signal
 import subprocess
@@ -75,6 +76,9 @@ def run_script(main: Callable[[], None]) -> None:
     parent = os.environ.pop(PARENT, None)
     if parent:
         Thread(target=stop_with_parent, args=(int(parent),), daemon=True).start()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # labels that a console cannot show
     with redirect_stdout(Console(sys.stdout)), redirect_stderr(Console(sys.stderr)):
         try:
             main()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, precision_score, recall_score
 
-from answers.figures import confusion_figure, save_figure
+from answers.figures import confusion_figure, has_glyphs, save_figure
 from answers.scores import NO_EXITS, class_scores, remark_lines, remarks
 from glue.tasks import TASKS, Task
 
@@ -31,6 +31,17 @@ def test_the_confusion_has_a_row_a_label_and_is_a_picture(tmp_path):
     assert confusion == [[1, 1, 0], [1, 2, 0], [0, 1, 0]]
     save_figure(confusion_figure(confusion, THREE.labels), tmp_path / "confusion.png")
     assert (tmp_path / "confusion.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.filterwarnings("error")  # matplotlib warns of each character that it cannot draw
+@pytest.mark.parametrize("names", [("好", "差", "中"), ("ja", "grün", "\U00013000")])
+def test_a_picture_has_no_boxes_for_the_names_of_classes(names, tmp_path):
+    figure = confusion_figure([[1, 0, 0]] * 3, names)
+    save_figure(figure, tmp_path / "confusion.png")
+    (panel,) = figure.axes
+    shown = tuple(tick.get_text() for tick in panel.get_xticklabels())
+    assert shown == (names if has_glyphs("".join(names)) else ("class 0", "class 1", "class 2"))
+    assert has_glyphs("grün, да, ναι")
 
 
 def test_regression_has_no_classes():

@@ -1,5 +1,6 @@
 """Files that are none, other encodings, a closed pipe, Ctrl-C: one line, and a status."""
 
+import io
 import json
 import os
 import subprocess
@@ -53,6 +54,13 @@ def test_answers_to_texts_of_odd_names_are_a_table_without_formulas(trained, glu
 def test_a_launchers_variable_that_is_no_number_is_named(name, more, glue, tmp_path, monkeypatch):
     monkeypatch.setenv(name, "x")
     glue(tmp_path / "out", more).refused(f"{name}=x")
+
+
+def test_what_a_console_cannot_show_is_printed_with_escapes(monkeypatch):
+    console = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", console)
+    assert exit_status(lambda: print("classes 好, gut")) == 0
+    assert console.buffer.getvalue() == b"classes \\u597d, gut\n"
 
 
 def test_ctrl_c_is_one_line_and_130(capsys):
