@@ -33,7 +33,7 @@ from glue.splits import Split, read_examples, split_labels
 from glue.tables import Row, as_csv
 from glue.tasks import Task
 from runs.console import markdown_table
-from runs.flags import AT_LEAST_0, SEED, SHARE, FlagParser, parse
+from runs.flags import AT_LEAST_0, SEED, SHARE, FlagParser, is_on, parse
 from runs.folder import RunFolder
 from runs.output_dir import has_files, locked_for_training
 from runs.processes import call, run_script
@@ -90,7 +90,7 @@ class Project:
     @property
     def overwrites(self) -> bool:
         """Tell whether a model that is there already gives way to a new training."""
-        return "--overwrite_output_dir" in self.training_flags
+        return is_on("overwrite_output_dir", self.training_flags)
 
     @property
     def data_dir(self) -> Path:
@@ -373,7 +373,7 @@ def training_command(project: Project) -> list[str]:
 
     is_small = load_config(project.encoder).hidden_size <= SMALL_HIDDEN_SIZE
     learning_rate = SMALL_LEARNING_RATE if is_small else LARGE_LEARNING_RATE
-    if "--train_exits_only" in project.training_flags:
+    if is_on("train_exits_only", project.training_flags):
         learning_rate = EXITS_LEARNING_RATE
     flags: list[object] = ["--model_type", "elbert", "--recipe", project.recipe, "--do_train"]
     flags += ["--model_name_or_path", project.encoder, "--seed", project.seed]

@@ -32,7 +32,7 @@ from elbert_base.errors import UserError
 from elbert_base.keys import keys_of
 from elbert_base.runtime import launched_processes
 from runs.files import check_place
-from runs.flags import expand_config_file
+from runs.flags import expand_config_file, is_on
 from runs.processes import run_script
 from runs.provenance import training_flags
 from runs.settings import GROUPS, EvaluationSettings, GlueSettings, fetch_models
@@ -43,7 +43,8 @@ STATISTICS = "layers_all.csv"  # in --statistics_dir
 
 def read_settings() -> GlueSettings:
     """The command line; raises UserError for flags that do not go together."""
-    trains = {"--do_train", "--hp_search"} & {*expand_config_file(sys.argv[1:])}
+    argv = expand_config_file(sys.argv[1:])
+    trains = is_on("do_train", argv) or is_on("hp_search", argv)
     folder_flags = () if trains else ("--output_dir", "--model_name_or_path")
     settings = GlueSettings(*parse_with_trained_model(GROUPS, __doc__, folder_flags))
     run = settings.run

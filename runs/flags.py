@@ -77,6 +77,18 @@ COUNT_OR_NONE = Allowed(low=0, resuming=True)
 SEED = Allowed(low=0, high=2**32 - 1)  # NumPy's
 SHARE = Allowed(low=0, high=1)
 
+# What a switch may have behind it, as in transformers' scripts and in YAML.
+SWITCH_WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
+
 # transformers' names of some flags.
 ALIASES = {
     "per_gpu_train_batch_size": "per_device_train_batch_size",
@@ -186,13 +198,28 @@ class Flag:
             kind = get_args(kind)[0]
             argparse_options.setdefault("nargs", "+")
         if kind is bool:
-            argparse_options["action"] = "store_true"
+            argparse_options.update(nargs="?", const=True, type=read_switch)
         else:
             argparse_options.setdefault("type", self.allowed.reader(kind))
         names = spellings(self.name)
         if self.alias:
             names.append(f"--{self.alias}")
         parser.add_argument(*names, **argparse_options)
+
+
+def read_switch(text: str) -> bool:
+    """Read what stands behind a switch: true or false, in any spelling of SWITCH_WORDS."""
+    if text.lower() not in SWITCH_WORDS:
+        raise argparse.ArgumentTypeError(f"{text}: allowed is true, false or nothing")
+    return SWITCH_WORDS[text.lower()]
+
+
+def is_on(name: str, argv: Sequence[str]) -> bool:
+    """Tell whether a command line has the switch of a field's name, without false behind it."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(f"--{name}", nargs="?", const="true", default="false")
+    values, _ = parser.parse_known_args(argv)
+    return SWITCH_WORDS.get(getattr(values, name).lower(), True)  # other words: the script's error
 
 
 def spellings(name: str) -> list[str]:
@@ -225,11 +252,19 @@ def flags_of(settings_class: type) -> Iterator[Flag]:
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """A formatter of --help that adds the default of every flag that has one."""
+    """A formatter of --help that adds the default of every flag that has one.
+
+    A switch stands there alone.
+    """
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if action.const is True:
+            return ", ".join(action.option_strings)
+        return super()._format_action_invocation(action)
 
     def _get_help_string(self, action: argparse.Action) -> str:
         text = action.help or ""
-        is_switch = action.nargs == 0
+        is_switch = action.nargs == 0 or action.const is True
         has_default = action.default not in (None, "", [])
         if is_switch or not has_default or "default" in text:
             return text
@@ -328,18 +363,19 @@ def expand_config_file(argv: Sequence[str]) -> list[str]:
     """Put the flags in the JSON or YAML file that a command line begins with, if any, in its place.
 
     In the file, true stands for a flag without a value, false and null leave a flag out, and a list
-    is several values. Raises UserError for a file that holds no flags.
+    is several values; YAML has further words for these. Raises UserError for a file that holds no
+    flags.
     """
     if not argv or argv[0].startswith("-") or not argv[0].endswith(CONFIG_SUFFIXES):
         return list(argv)
     path, *other_flags = argv
     flags = []
     for name, value in read_config_file(Path(path)).items():
-        if value in ("false", "null", ""):
+        if not isinstance(value, list) and value.lower() in ("false", "null", "~", ""):
             continue
         values = value if isinstance(value, list) else [value]
         flags.append(f"--{name}")
-        flags += [str(text) for text in values if text != "true"]
+        flags += [str(text) for text in values if str(text).lower() != "true"]
     return [*flags, *other_flags]
 
 

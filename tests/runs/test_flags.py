@@ -7,7 +7,16 @@ import pytest
 from transformers import TrainingArguments
 
 from elbert import UserError
-from runs.flags import ALIASES, REPLACEMENTS, Allowed, as_dict, flags_of, option, parse
+from runs.flags import (
+    ALIASES,
+    REPLACEMENTS,
+    Allowed,
+    as_dict,
+    flags_of,
+    is_on,
+    option,
+    parse,
+)
 from runs.settings import GROUPS, TrainingSettings
 
 
@@ -30,6 +39,21 @@ def test_flags_become_the_values_of_a_dataclass():
 
 
 @pytest.mark.parametrize(
+    ("word", "value"),
+    [("True", True), ("yes", True), ("on", True), ("FALSE", False), ("no", False), ("~", False)],
+)
+def test_a_switch_may_have_true_or_false_behind_it(word, value, tmp_path):
+    """As in transformers' scripts, and in YAML, whose plain words for them are many."""
+    if word != "~":  # null
+        assert parse([Example], None, ["--quick", word])[0].quick == value
+        assert is_on("quick", ["--share", "1", "--quick", word]) == value
+    file = tmp_path / "flags.yaml"
+    file.write_text(f"quick: {word}\nshare: 2e-1\n")
+    assert parse([Example], None, [str(file)])[0] == Example(quick=value, share=0.2)
+    assert (is_on("quick", ["--quick"]), is_on("quick", ["--quicker"])) == (True, False)
+
+
+@pytest.mark.parametrize(
     ("flags", "message"),
     [
         ("--share 1.5", "argument --share: 1.5: allowed is a number from 0 to 1"),
@@ -39,6 +63,7 @@ def test_flags_become_the_values_of_a_dataclass():
         ("--local_rank=0", "error: there is no flag --local_rank: leave it out: torchrun says"),
         ("--evaluation_strategy steps", "--evaluation_strategy: use --eval_strategy steps\n"),
         ("--counts 3 --zzz", "error: unknown flag --zzz; --help lists all\n"),
+        ("--quick maybe", "argument --quick: maybe: allowed is true, false or nothing"),
     ],
 )
 def test_what_is_not_allowed_is_said(flags, message, capsys):
