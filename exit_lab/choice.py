@@ -62,40 +62,69 @@ class Choice:
 def choose(swept: Sweep, goal: Goal, rules: Sequence[str], rows: np.ndarray) -> Choice:
     """Choose the setting that `goal` asks for by the examples `rows`.
 
+    A setting that gives all examples one answer is chosen only where no other is allowed.
+
     rules: those whose settings a guarantee tests; the other goals look at all settings.
     """
     if isinstance(goal, MaxRisk):
         return control_risk(swept, rules, rows, goal)
+    varied = answers_vary(swept, rows)
     metric = swept.main_metric(swept.exit_layer, rows)
     if isinstance(goal, MaxLatency):
         p95_ms = swept.p95_ms(swept.exit_layer, rows)
         is_allowed = p95_ms <= goal.limit_ms + TOLERANCE
         return Choice(
-            first_allowed(is_allowed, -metric, p95_ms),
+            first_allowed(is_allowed, -metric, p95_ms, varied),
             f"best setting with 95% of the answers within {goal.limit_ms:g} ms, one text at a "
             "time, by the times of the recorded pass",
         )
     cost = swept.cost(swept.exit_layer, rows)
     if isinstance(goal, MaxCost):
         return Choice(
-            first_allowed(cost <= goal.limit + TOLERANCE, -metric, cost),
+            first_allowed(cost <= goal.limit + TOLERANCE, -metric, cost, varied),
             f"best setting at a cost of at most {goal.limit:g}",
         )
     full_depth = swept.main_metric(swept.truncations[-1:], rows)[0]
     return Choice(
-        first_allowed(metric >= full_depth - goal.limit - TOLERANCE, cost, -metric),
+        first_allowed(metric >= full_depth - goal.limit - TOLERANCE, cost, -metric, varied),
         f"cheapest setting within {goal.limit:g} of full depth",
         max_drop=goal.limit,
     )
 
 
-def first_allowed(is_allowed: np.ndarray, primary: np.ndarray, secondary: np.ndarray) -> int | None:
+def answers_vary(swept: Sweep, rows: np.ndarray) -> np.ndarray:
+    """Tell which settings give some examples several answers: (settings,).
+
+    All count as such where the examples have one label.
+    """
+    if is_constant(swept.labels[rows]):
+        return np.ones(len(swept.settings), dtype=bool)
+    predictions = swept.predictions[:, rows]
+    return np.array(
+        [not is_constant(at_exit(predictions, exits[rows])) for exits in swept.exit_layer]
+    )
+
+
+def is_constant(values: np.ndarray) -> bool:
+    """Tell whether all rows of an array are equal."""
+    return bool((values == values[:1]).all())
+
+
+def first_allowed(
+    is_allowed: np.ndarray,
+    primary: np.ndarray,
+    secondary: np.ndarray,
+    varied: np.ndarray | None = None,
+) -> int | None:
     """Return the number of the allowed setting with the lowest `primary` value.
 
     Of several such settings it is the one with the lowest `secondary` value; None where no setting
     is allowed. All arrays are (settings,).
+
+    varied: of `answers_vary`; the other settings come last.
     """
-    order = np.lexsort((secondary, primary))  # NumPy's last key counts first
+    is_last = np.zeros_like(is_allowed) if varied is None else ~varied
+    order = np.lexsort((secondary, primary, is_last))  # NumPy's last key counts first
     allowed = order[is_allowed[order]]
     return int(allowed[0]) if len(allowed) else None
 
@@ -190,8 +219,9 @@ def control_risk(swept: Sweep, rules: Sequence[str], rows: np.ndarray, goal: Max
         f"≥ {1 - goal.delta:g}, by {examples} calibration examples"
     )
     if passed:
-        costs = swept.cost(swept.exit_layer[passed], rows)
-        return Choice(passed[int(costs.argmin())], reason)
+        costs = swept.cost(swept.exit_layer, rows)
+        has_passed = np.isin(np.arange(len(costs)), passed)
+        return Choice(first_allowed(has_passed, costs, costs, answers_vary(swept, rows)), reason)
     # Without a single loss the p-value is (1 − α)^examples.
     needed = math.ceil(math.log(share_of_delta) / math.log1p(-goal.risk))
     if examples < needed:

@@ -10,7 +10,7 @@ from answers.sweep import Sweep
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE, Setting, describe, read_exit_file
 from elbert_base.files import read_json
-from exit_lab.choice import Choice, Parts
+from exit_lab.choice import Choice, Parts, is_constant
 from exit_lab.compare import held_out_report
 from runs.files import locked, write_json
 from runs.folder import RunFolder
@@ -44,7 +44,7 @@ def save_choice(
 def check_answers_differ(swept: Sweep, answers: np.ndarray) -> None:
     """Raise UserError for one answer to all examples, where these have several labels.
 
-    Every rule and cost is the same to such a model, so that --pick would choose the first layer.
+    Such a setting is chosen only where no other is allowed; see `first_allowed`.
 
     answers: of the setting that was chosen, (examples,), or (examples, labels) of several labels.
     """
@@ -58,11 +58,6 @@ def check_answers_differ(swept: Sweep, answers: np.ndarray) -> None:
         f"the setting that was picked gives all examples one answer, {advice}; {EXIT_FILE} not "
         "written"
     )
-
-
-def is_constant(values: np.ndarray) -> bool:
-    """Tell whether all rows of an array are equal."""
-    return bool((values == values[:1]).all())
 
 
 def write_exit_file(directory: Path, job: Job, swept: Sweep, setting: Setting) -> None:

@@ -1,13 +1,14 @@
 """Choosing a setting: against brute force, scipy, and settings of known risk."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest, entropy
 
-from answers.sweep import Recording, sweep
+from answers.sweep import Recording, Sweep, sweep
 from elbert import ElbertConfig, UserError
 from elbert_base.keys import EXIT_KEYS
 from exit_lab.choice import (
@@ -47,6 +48,27 @@ def test_a_choice_is_the_best_that_is_allowed(goal, limits):
         allowed = [(a, b) for a, b, x in triples if x <= limit + 1e-9]
         assert allowed or chosen is None
         assert not allowed or [x[chosen] for x in order] == pytest.approx(min(allowed))
+
+
+@pytest.mark.parametrize("goal", [MaxDrop(0.2), MaxCost(0.7), MaxRisk(0.9, 0.9)])
+def test_a_setting_with_one_answer_for_all_is_passed_over(goal):
+    """Nine of ten examples are of class 0, which layer 1 answers; layer 2 tells them apart."""
+    labels = np.array([0] * 9 + [1])
+    made = Sweep(
+        task=TASKS["rte"],
+        config=ElbertConfig(),
+        grids={"entropy": {"exit_thres": (0.0, 0.5, 1.0)}},
+        settings=[{"thres_name": "entropy", "exit_thres": value} for value in (0.0, 0.5, 1.0)],
+        exit_layer=np.repeat([[3], [2], [1]], 10, axis=1).astype(np.uint8),
+        predictions=np.array([[0] * 10, [1, *labels[1:]], [1, *labels[1:]]]),
+        labels=labels,
+    )
+    rows = np.arange(10)
+    assert choose(made, goal, ["entropy"], rows).setting == 1
+    constant = replace(made, predictions=np.zeros((3, 10), dtype=int))
+    assert choose(constant, goal, ["entropy"], rows).setting == 2  # the cheapest, as before
+    alike = replace(made, labels=np.zeros(10, dtype=int))
+    assert choose(alike, MaxDrop(0.2), ["entropy"], rows).setting == 2
 
 
 @pytest.mark.parametrize(
