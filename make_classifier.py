@@ -161,8 +161,8 @@ class Measurement:
 # Reading the command line.
 
 
-def read_project() -> Project:
-    """Read the command line and the table; raises UserError for what the steps could not do."""
+def make_parser() -> FlagParser:
+    """Make the parser of the command's own flags."""
     parser = FlagParser(__doc__)
     parser.add_argument(
         "--train_file", required=True, help="CSV, TSV or JSON lines with texts and labels"
@@ -208,7 +208,12 @@ def read_project() -> Project:
         help="configuration keys of the training; add_exits keeps the head of a fine-tuned "
         "classifier as the last exit",
     )
-    args, training_flags = parser.parse_known_args()
+    return parser
+
+
+def read_project() -> Project:
+    """Read the command line and the table; raises UserError for what the steps could not do."""
+    args, training_flags = make_parser().parse_known_args()
     task = custom_task(
         {"train": args.train_file, "dev": args.validation_file},
         text_columns=args.text_column_names,
@@ -294,8 +299,10 @@ def split_table(project: Project) -> None:
     for group in dev_groups:
         group_labels = {label for row in group for label in labels_of(task, row)}
         # The labels of the whole table are those of the training.
-        goes_to_training = not group_labels <= known_labels
-        (train_rows if goes_to_training else dev_rows).extend(group)
+        if group_labels <= known_labels:
+            dev_rows += group
+        else:
+            train_rows += group
         known_labels |= group_labels
     if not dev_rows:
         raise UserError(

@@ -156,15 +156,21 @@ class InputTables:
         if self.is_stream:
             self.paths = [STDIN]
             self.kind = f".{settings.input_format}"
-            columns, rows = read_records(STDIN, self.kind, on_error, scorer.is_glue)
+            columns, rows = self.records(STDIN, on_error, self.kind)
             scorer.choose_columns(STDIN, columns)
             self.columns = columns
             self.stream = rows
             return
         self.paths = list(find_tables(settings.input_file))
         self.kind = kind_of(self.paths[0])
-        self.columns, _ = read_records(self.paths[0], on_error=on_error, is_glue=scorer.is_glue)
+        self.columns, _ = self.records(self.paths[0], on_error)
         scorer.choose_columns(self.paths[0], self.columns)
+
+    def records(
+        self, path: Path, on_error: OnError, kind: str = ""
+    ) -> tuple[list[str], NumberedRecords]:
+        """Read the columns and rows of a table as the model's training read its own."""
+        return read_records(path, kind, on_error, self.scorer.keeps_quotes)
 
     def rows(self, on_error: OnError) -> Iterator[Row]:
         """Yield all rows that can be answered and written."""
@@ -172,7 +178,7 @@ class InputTables:
             yield from self.checked_rows(STDIN, self.stream, on_error)
             return
         for path in self.paths:
-            columns, records = read_records(path, on_error=on_error, is_glue=self.scorer.is_glue)
+            columns, records = self.records(path, on_error)
             is_json = kind_of(path) in (".json", ".jsonl")
             if not is_json and sorted(columns) != sorted(self.columns):
                 raise UserError(

@@ -23,7 +23,7 @@ class Scorer:
     Attributes:
         classifier: the model.
         rule: its exit keys, and the source of each, in one line.
-        is_glue: whether it was trained on GLUE's files, in which quotes are part of the text.
+        keeps_quotes: whether quotes in a TSV are part of the text, as in those of its training.
         text_columns: names of the columns with the text, or the pair of texts.
         added: the columns that it adds, each with its type as pyarrow spells it.
 
@@ -50,7 +50,8 @@ class Scorer:
         self.labels = label_names(self.config)
         self.stated_columns = text_columns(columns.text_column_names)
         self.text_columns = self.stated_columns or trained_columns(folder)
-        self.is_glue = bool(training_flags(folder).get("task_name"))
+        # Only a task of GLUE is trained by its name.
+        self.keeps_quotes = bool(training_flags(folder).get("task_name"))
         # An exported file has no input for some keys: its error should come before the work.
         self.added = self.column_types(self.classifier("a text"))
 

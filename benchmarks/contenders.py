@@ -25,6 +25,15 @@ BASE = {
     "num_hidden_layers": 12,
     "hidden_act": "gelu_new",
 }
+PROCESSOR_FLAGS = (
+    "avx2",
+    "avx512_f",
+    "avx_vnni",
+    "avx512_vnni",
+    "avx512_bf16",
+    "amx_int8",
+    "amx_bf16",
+)
 # Tokens of the dev sets' texts (WordPiece, at most 128) at 64 evenly spaced quantiles.
 LENGTHS = {
     "SST-2": (
@@ -70,6 +79,12 @@ class ForcedExits(ElbertForSequenceClassification):
         decision = super().check_exit(rule, hidden, mask, weights, state)
         exits = decision.exit_mask | (decision.state.depth >= state.model)
         return decision._replace(exit_mask=exits, state=decision.state._replace(model=state.model))
+
+
+def processor_flags() -> str:
+    """List the processor's instructions that decide how fast models are, in one line."""
+    capabilities = torch.cpu.get_capabilities()
+    return " ".join(flag for flag in PROCESSOR_FLAGS if capabilities.get(flag))
 
 
 def hf_model(dtype: torch.dtype = torch.float32) -> nn.Module:

@@ -34,7 +34,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from benchmarks import contenders, runtimes
-from benchmarks.contenders import DEVICE, HAS_BF16, LENGTHS, ids_of, run_hf, run_ours, texts_of
+from benchmarks.contenders import (
+    DEVICE,
+    HAS_BF16,
+    LENGTHS,
+    ids_of,
+    processor_flags,
+    run_hf,
+    run_ours,
+    texts_of,
+)
 from elbert_base.runtime import environment, spin_environment
 from glue.tables import as_csv
 from runs.console import markdown_table
@@ -47,7 +56,6 @@ REST = 0.1  # seconds between runs: threads that wait awake for more work fall a
 MODEL: list[Any] = []  # in a contender's process: what it has made
 SHAPES = ((1, 32), (1, 128), (8, 64), (32, 128))  # of the first table: batch, length
 COSTS = (0.75, 0.5, 0.25)
-FLAGS = ("avx2", "avx512_f", "avx_vnni", "avx512_vnni", "avx512_bf16", "amx_int8", "amx_bf16")
 
 
 @contextmanager
@@ -254,8 +262,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # no contender is left behind
     torch.manual_seed(0)
     print(", ".join(environment(DEVICE).values()))
-    capabilities = torch.cpu.get_capabilities()
-    print("flags:", " ".join(flag for flag in FLAGS if capabilities.get(flag)), "\n")
+    print(f"flags: {processor_flags()}\n")
     table = Table()
     with ExitStack() as stack:
         if args.csv:

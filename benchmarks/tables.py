@@ -9,7 +9,6 @@ rate is that of the further rows in the further seconds: what starts a process i
 model has as many layers, one answer and a random head, and gets 32 texts at a time.
 """
 
-import csv
 import statistics
 import subprocess
 import sys
@@ -22,9 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import torch
 
+from benchmarks.contenders import processor_flags
 from elbert_base.runtime import environment
-from glue.tables import read_records
+from glue.tables import as_csv, read_records
 from runs.console import markdown_table
+from runs.files import write_text
 from runs.flags import FlagParser
 from runs.processes import ROOT, run_script
 
@@ -69,13 +70,6 @@ def seconds_of(command: Sequence[str], table: Path, output: Path) -> float:
     return time.perf_counter() - started
 
 
-def write_texts(path: Path, texts: Sequence[str]) -> Path:
-    """Write a table with one column, text."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([["text"], *([text] for text in texts)])
-    return path
-
-
 def main() -> None:
     parser = FlagParser(__doc__)
     add = parser.add_argument
@@ -95,23 +89,26 @@ def main() -> None:
     contenders = commands(model_dir, encoder_name, args.onnx)
     rates: dict[str, list[float]] = {name: [] for name in contenders}
     with TemporaryDirectory() as scratch:
-        long_table = write_texts(Path(scratch, "long.csv"), texts)
-        short_table = write_texts(Path(scratch, "short.csv"), texts[:SHORT])
+        long_table, short_table = Path(scratch, "long.csv"), Path(scratch, "short.csv")
+        rows = [{"text": text} for text in texts]
+        write_text(long_table, as_csv(rows))
+        write_text(short_table, as_csv(rows[:SHORT]))
         output = Path(scratch, "answers.csv")
         for _ in range(args.rounds):
             for name, command in contenders.items():
                 short_seconds = seconds_of(command, short_table, output)
                 seconds = seconds_of(command, long_table, output) - short_seconds
                 rates[name].append((len(texts) - SHORT) / seconds)
-    print(", ".join(environment(torch.device("cpu")).values()), "\n")
+    print(", ".join(environment(torch.device("cpu")).values()))
+    print(f"flags: {processor_flags()}\n")
     first = statistics.median(next(iter(rates.values())))
-    rows = []
+    cells = []
     for name, found in rates.items():
         middle = statistics.median(found)
         slowest, fastest = min(found), max(found)
-        rows.append([name, f"{middle:.0f} ({slowest:.0f}–{fastest:.0f})", f"{middle / first:.2f}"])
+        cells.append([name, f"{middle:.0f} ({slowest:.0f}–{fastest:.0f})", f"{middle / first:.2f}"])
     columns = ["", "rows a second: median (range)", "times the first"]
-    print(markdown_table(columns, rows))
+    print(markdown_table(columns, cells))
 
 
 if __name__ == "__main__":

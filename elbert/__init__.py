@@ -7,8 +7,8 @@ depth, depth_batching  loops over depth: for a batch, and for slots that are kep
 rules                  what an exit rule is, and scans of recorded layers
 configuration          the modes' configurations, and what a layer pass costs
 losses                 losses of a task, and of all exits
-parameter_groups       recipes, and an optimiser's groups by them
-summary                a model's parameters, and the operations up to each exit
+recipes                a recipe's keys, and an optimiser's groups by them
+model_summary          a model's parameters, and the operations up to each exit
 cpu_packing            models packed for inference on a CPU, number types
 loading/, export/      checkpoints and tokenizers; ONNX files
 published/             import names of other repositories
@@ -40,7 +40,7 @@ from .loading.configs import load_config
 from .loading.tokenizers import load_tokenizer
 from .loading.weights import LoadReport, load_model
 from .losses import PonderClassificationLoss
-from .parameter_groups import parameter_groups, recipe
+from .model_summary import summary
 from .ponder.distribution import GeneralizedGeometricDist
 from .ponder.model import (
     PonderAlbertClassifier,
@@ -55,8 +55,8 @@ from .ponder.pondernet import (
     ReconstructionLoss,
     RegularizationLoss,
 )
+from .recipes import parameter_groups, recipe
 from .rules import ExitRule, exit_scores, scan, scan_answers
-from .summary import summary
 
 __version__ = "1.0.0"
 

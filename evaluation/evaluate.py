@@ -57,8 +57,9 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
             job.check_unchanged()
             report.print()
             report.write(folder, directory, evaluation.out_mode)
-        # Where the same command trained, its trackers are still open.
-        accelerator.log({f"eval/{name}{suffix}": x for name, x in report.final_scalars().items()})
+        if settings.run.do_train:  # whose trackers are still open
+            scalars = report.final_scalars().items()
+            accelerator.log({f"eval/{name}{suffix}": value for name, value in scalars})
 
 
 def evaluate_checkpoints(settings: GlueSettings, accelerator: Accelerator) -> None:
@@ -71,7 +72,7 @@ def evaluate_checkpoints(settings: GlueSettings, accelerator: Accelerator) -> No
     checkpoints = checkpoints_of(output)
     for checkpoint in checkpoints:
         logger.info("%s", checkpoint)
-        run = replace(settings.run, output_dir=str(checkpoint))
+        run = replace(settings.run, output_dir=str(checkpoint), do_train=False)
         evaluate(settings._replace(run=run), accelerator)
     if is_main():
         parts = evaluation_tasks(find_task(settings.data, output))

@@ -8,16 +8,15 @@ dev rows and its sentence among the training rows would flatter a model. new.csv
 rows, with the columns id, text and truth. SST-2 is fetched to --data_dir, unless it is there.
 """
 
-import csv
-import io
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from download_glue_data import BASE_URL, fetch_task
 from glue.splits import Example, read_examples
+from glue.tables import as_csv
 from glue.tasks import get_task
 from runs.files import write_text
 from runs.flags import FlagParser
@@ -48,16 +47,6 @@ def opinion(example: Example) -> str:
     return "positive" if example.label == 1 else "negative"
 
 
-def write_table(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
-    """Write rows as CSV, under a header."""
-    table = io.StringIO()
-    writer = csv.DictWriter(table, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, table.getvalue())
-    print(f"{path}: {len(rows)} rows")
-
-
 def main() -> None:
     parser = FlagParser(__doc__)
     parser.add_argument("--data_dir", type=Path, default="glue_data", help="GLUE's folder")
@@ -76,8 +65,10 @@ def main() -> None:
     for number, example in enumerate(read_examples(task, folder, "dev")):
         text = example.text_a.strip()
         new.append({"id": str(number), "text": text, "truth": opinion(example)})
-    write_table(args.output_dir / "reviews.csv", reviews)
-    write_table(args.output_dir / "new.csv", new)
+    for name, rows in (("reviews.csv", reviews), ("new.csv", new)):
+        path = args.output_dir / name
+        write_text(path, as_csv(rows))
+        print(f"{path}: {len(rows)} rows")
 
 
 if __name__ == "__main__":

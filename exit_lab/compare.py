@@ -13,7 +13,7 @@ from elbert.configuration import EarlyExitConfig
 from elbert.loading.configs import label_names
 from elbert.rules import scan_answers
 from elbert_base.errors import UserError
-from exit_lab.choice import TOLERANCE, Choice, Parts
+from exit_lab.choice import TOLERANCE, Parts
 from exit_lab.estimates import Estimate, estimate, widen_shares
 from exit_lab.frontiers import FrontierSet, Point, frontier_set
 from glue.metrics import weighted_metrics
@@ -99,16 +99,16 @@ def table_of_points(
 # A choice.
 
 
-def held_out_report(swept: Sweep, choice: Choice, parts: Parts, seed: int) -> str:
-    """Report a chosen setting on both parts of the examples: as Markdown.
+def held_out_report(
+    swept: Sweep, setting: int, parts: Parts, seed: int, max_drop: float | None = None
+) -> str:
+    """Report a setting on both parts of the examples: as Markdown.
 
     A table; then in words what is saved and what new data may lose; then whether the setting beats
-    a random mixture of two layers that costs as much, on the report part. Raises ValueError where
-    no setting was chosen.
+    a random mixture of two layers that costs as much, on the report part.
+
+    max_drop: the largest loss that was asked for, if one was.
     """
-    setting = choice.setting
-    if setting is None:
-        raise ValueError(choice.reason)
     fronts = frontier_set(swept, parts, RESAMPLES, seed, (RANDOM_MIXTURE, ORACLE))
     full_depth = swept.truncations[-1:]
     exits = np.concatenate([swept.exit_layer[setting][None], full_depth])  # (2, examples)
@@ -135,7 +135,7 @@ def held_out_report(swept: Sweep, choice: Choice, parts: Parts, seed: int) -> st
     _, report_cost = costs
     point = Point([setting], report_cost, report[main_metric][0])
     early, full = report[main_metric]
-    words = in_words(main_metric, estimate(full - early), report_cost, choice.max_drop)
+    words = in_words(main_metric, estimate(full - early), report_cost, max_drop)
     verdict = verdict_on(fronts, point, main_metric)
     return f"{markdown_table(columns, rows)}\n\n{words}\n\n{verdict}"
 
@@ -206,7 +206,6 @@ def compare_two_models(sides: Mapping[str, Sequence[tuple[Job, Recording]]], see
 
     sides: the two models by name. Several models under one name are its seeds: their mean is
     compared, and the intervals draw seeds as well as examples.
-
     """
     first_job, _ = next(chain.from_iterable(sides.values()))
     task, count = first_job.task, len(first_job.features)

@@ -29,7 +29,7 @@ def save_choice(
         raise UserError(f"no setting qualifies: {choice.reason}; exit_config.json not written")
     setting = swept.config.keys_read(**swept.settings[choice.setting])
     print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
-    print(held_out_report(swept, choice, parts, seed))
+    print(held_out_report(swept, choice.setting, parts, seed, choice.max_drop))
     exit_layer = swept.exit_layer[choice.setting]
     answers = at_exit(swept.predictions, exit_layer)
     for remark in remarks(swept.task, answers, swept.labels, exit_layer, swept.num_layers):

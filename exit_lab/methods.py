@@ -8,8 +8,9 @@ A metric is an array (1 + resamples,): its value first, then that in each resamp
 examples, the same for all methods, and the seeds.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -71,7 +72,8 @@ class Method:
 
     def within(self, limit: float) -> Outcome | None:
         """Return the best at or under a cost; None where a seed's cheapest setting costs more."""
-        costs, measures = [], []
+        costs = []
+        measures = []
         for fronts, full_cost in zip(self.models, self.full_costs, strict=True):
             point = fronts.frontiers[self.rule].within(limit / full_cost)
             if point is None:
@@ -79,7 +81,8 @@ class Method:
             mixture = fronts.at(RANDOM_MIXTURE, point.cost)
             costs.append(full_cost * point.cost)
             measures.append({"metric": point.metric, "gain": point.metric - mixture.metric})
-        return Outcome(cost=float(np.mean(costs)), **mean_over_seeds(measures, self.seed))
+        means = mean_over_seeds(measures, self.seed)
+        return Outcome(float(np.mean(costs)), means["metric"], means["gain"])
 
     def full_depth(self) -> np.ndarray:
         """Return the metric of full depth, (1 + resamples,)."""
@@ -116,7 +119,10 @@ class MethodComparison:
     def as_markdown(self) -> str:
         """Compare the methods at equal costs, with two or three tables."""
         metric = f"100 × {self.task.primary_metric}"
-        first, *others = self.methods
+        gains = [
+            [outcome.gain if outcome else None for outcome in of_method]
+            for of_method in self.outcomes
+        ]
         text = (
             f"{self.task.shown_name}, {metric}: best setting of each model at or under each cost, "
             f"chosen on {len(self.parts.calibration)} examples, reported on the other "
@@ -125,28 +131,34 @@ class MethodComparison:
             f"\n{self.metric_table()}\n"
             f"\nLess the {RANDOM_MIXTURE} of the same models at the same cost, in points (paired; "
             "bold: the interval leaves out 0):\n"
-            f"\n{self.table(self.methods, lambda _, outcome: outcome.gain)}\n"
+            f"\n{self.table(self.methods, gains)}\n"
         )
+        first, *others = self.methods
         if not others:
             return text
-        firsts = {limit: first.within(limit) for limit in self.limits()}
-
-        def difference(limit: float, outcome: Outcome) -> np.ndarray | None:
-            of_first = firsts[limit]
-            return outcome.metric - of_first.metric if of_first else None
-
+        of_first, *of_others = self.outcomes
+        differences = []
+        for of_method in of_others:
+            pairs = zip(of_method, of_first, strict=True)
+            differences.append(
+                [one.metric - other.metric if one and other else None for one, other in pairs]
+            )
         return (
             f"{text}\nLess {first.label} at or under the same cost, in points (paired over "
-            f"examples):\n\n{self.table(others, difference)}\n"
+            f"examples):\n\n{self.table(others, differences)}\n"
         )
+
+    @cached_property
+    def outcomes(self) -> list[list[Outcome | None]]:
+        """The outcomes of each method at `limits`; see `Method.within`."""
+        return [[method.within(limit) for limit in self.limits()] for method in self.methods]
 
     def metric_table(self) -> str:
         """Format a row a method, a column a cost limit, and one for full depth."""
         rows = []
-        for method in self.methods:
+        for method, of_method in zip(self.methods, self.outcomes, strict=True):
             cells = []
-            for limit in self.limits():
-                outcome = method.within(limit)
+            for outcome in of_method:
                 if outcome:
                     value = estimate(outcome.metric).text(100, ".1f")
                     cells.append(f"{value} at {outcome.cost:.2f}")
@@ -158,18 +170,15 @@ class MethodComparison:
         return markdown_table([*self.columns(), FULL_DEPTH], rows)
 
     def table(
-        self,
-        methods: Sequence[Method],
-        difference: Callable[[float, Outcome], np.ndarray | None],
+        self, methods: Sequence[Method], differences: Sequence[Sequence[np.ndarray | None]]
     ) -> str:
         """Format a row a method, a column a cost limit: a difference in points."""
         rows = []
-        for method in methods:
-            cells = []
-            for limit in self.limits():
-                outcome = method.within(limit)
-                values = difference(limit, outcome) if outcome else None
-                cells.append(NOTHING if values is None else estimate(values).difference_text())
+        for method, of_method in zip(methods, differences, strict=True):
+            cells = [
+                NOTHING if values is None else estimate(values).difference_text()
+                for values in of_method
+            ]
             rows.append([method.label, *cells])
         return markdown_table(self.columns(), rows)
 
@@ -186,12 +195,20 @@ class MethodComparison:
     def csv_rows(self) -> list[Row]:
         """Make the rows of compare.csv: the points of every curve."""
         metric = self.task.primary_metric
-        columns = ("cost_limit", "computation_cost", metric, f"{metric}_low", f"{metric}_high")
         rows = []
         for method, curve in self.curves():
-            head = {"method": method.name, "seeds": len(method.models)}
-            for point in curve.T.tolist():
-                rows.append({**head, **dict(zip(columns, point, strict=True))})
+            for limit, cost, value, low, high in curve.T.tolist():
+                rows.append(
+                    {
+                        "method": method.name,
+                        "seeds": len(method.models),
+                        "cost_limit": limit,
+                        "computation_cost": cost,
+                        metric: value,
+                        f"{metric}_low": low,
+                        f"{metric}_high": high,
+                    }
+                )
         return rows
 
     @styled
@@ -210,9 +227,7 @@ class MethodComparison:
             panel.plot(np.mean(method.full_costs), full_depth, "o", color=colour, mfc="white")
         panel.plot([], [], "o", color=SOFT, mfc="white", label=FULL_DEPTH)
         _, top = panel.get_ylim()
-        panel.set_ylim(
-            top=min(top, 1.02)
-        )  # intervals of few seeds may pass 1, which no metric does
+        panel.set_ylim(top=min(top, 1.02))  # the intervals of few seeds may pass 1
         panel.set(xlabel="computation cost", ylabel=self.task.primary_metric)
         panel.set_title(f"{self.task.shown_name}, {len(self.parts.report)} examples")
         panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15))

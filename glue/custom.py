@@ -80,22 +80,36 @@ def custom_task(
     elif task_type == MULTI_LABEL:
         task = replace(task, multi_label=True, separator=LIST_SEPARATOR)
     split = Split(task, data_dir="", name=first_split)
-    if labels is None and task_type == REGRESSION:
-        label_names: Sequence[str] = ()
+    return _with_labels(task, split, labels, labels_in_order, task_type)
+
+
+def _with_labels(
+    task: Task,
+    split: Split,
+    model_labels: Sequence[str] | None,
+    labels_in_order: bool,
+    task_type: str | None,
+) -> Task:
+    """Return the task with its labels, none for regression, and the metric that goes with them.
+
+    split: the table that they are read from. The other arguments are those of `custom_task`.
+    """
+    if model_labels is None and task_type == REGRESSION:
+        labels: Sequence[str] = ()
     else:
-        label_names = _label_names(split, labels, labels_in_order, task_type)
-    if task_type and not task.multi_label and bool(label_names) != (task_type == CLASSIFICATION):
-        raise UserError(f"--task_type {task_type}: the model has {shown(label_names) or 'scores'}")
-    if len(label_names) == 1 or (task.multi_label and not label_names):
-        only = repr(label_names[0]) if label_names else "none"
-        raise UserError(f"{table}: the only label is {only}; there must be 2 or more")
+        labels = _label_names(split, model_labels, labels_in_order, task_type)
+    if task_type and not task.multi_label and bool(labels) != (task_type == CLASSIFICATION):
+        raise UserError(f"--task_type {task_type}: the model has {shown(labels) or 'scores'}")
+    if len(labels) == 1 or (task.multi_label and not labels):
+        only = repr(labels[0]) if labels else "none"
+        raise UserError(f"{split.path}: the only label is {only}; there must be 2 or more")
     if task.multi_label:
         metric = "f1_micro"
-    elif label_names:
+    elif labels:
         metric = "acc"
     else:
         metric = "corr"
-    return replace(task, labels=tuple(label_names), metric=metric)
+    return replace(task, labels=tuple(labels), metric=metric)
 
 
 def _absolute_paths(files: Mapping[str, str | Path | None]) -> dict[str, str]:

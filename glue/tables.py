@@ -49,7 +49,7 @@ def kind_of(path: Path) -> str:
 def read_table(
     path: Path,
     headerless: Sequence[str] = (),
-    is_glue: bool = False,
+    keeps_quotes: bool = False,
     list_separators: Mapping[str, str] = NO_LISTS,
 ) -> tuple[list[str], NumberedRows]:
     """Read the columns and rows of a table.
@@ -64,7 +64,7 @@ def read_table(
 
     Args:
         headerless: the columns of a CSV or TSV file without a header.
-        is_glue: whether quotes in a TSV are part of the text, as in GLUE's files. In others, a
+        keeps_quotes: whether quotes in a TSV are part of the text, as in GLUE's files. In others, a
             cell that is quoted as pandas does it is the text within.
         list_separators: what joins the texts of a list, by column; other lists are no cells.
 
@@ -79,7 +79,7 @@ def read_table(
         columns = _json_columns(path)
         return columns, _text_rows(path, _json_objects(path), list_separators)
     rows = _csv_cells(path) if suffix == ".csv" else _tsv_cells(path)
-    if suffix == ".tsv" and not is_glue:
+    if suffix == ".tsv" and not keeps_quotes:
         rows = _unquoted_rows(path, rows)
     columns = list(headerless)
     if not columns:
@@ -88,7 +88,7 @@ def read_table(
 
 
 def read_records(
-    path: Path, kind: str = "", on_error: OnError = stop_at, is_glue: bool = False
+    path: Path, kind: str = "", on_error: OnError = stop_at, keeps_quotes: bool = False
 ) -> tuple[list[str], NumberedRecords]:
     """Read the columns and rows of a table as `read_table` does, with values as the file has them.
 
@@ -99,7 +99,7 @@ def read_records(
         kind: its suffix, such as ".csv"; default: as `kind_of` tells.
         on_error: called with the error of a row that cannot be read, which is then left out; by
             default it is raised.
-        is_glue: as in `read_table`.
+        keeps_quotes: as in `read_table`.
 
     Raises:
         UserError: a file that cannot be read, then or while the rows are.
@@ -122,7 +122,7 @@ def read_records(
         on_error(error)
 
     rows = _csv_cells(path, handle) if kind == ".csv" else _tsv_cells(path, handle)
-    if kind == ".tsv" and not is_glue:
+    if kind == ".tsv" and not keeps_quotes:
         rows = _unquoted_rows(path, rows)
     columns += next(rows, (0, []))[1]
     return columns, _checked_records(path, columns, rows, on_error)

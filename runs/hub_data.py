@@ -11,6 +11,7 @@ from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from elbert_base.errors import UserError
+from glue.tasks import TASKS
 from runs.files import write_file
 from runs.settings import DataSettings
 
@@ -20,15 +21,10 @@ SPLITS = {
     "validation_file": ("validation", "dev", "validation_matched"),
     "test_file": ("test", "test_matched"),
 }
-# Columns of texts that data sets of GLUE and others have; the first that are all there are read.
-TEXT_COLUMNS = (
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("question", "sentence"),
-    ("sentence",),
-    ("text",),
-)
+# Columns of texts, those of GLUE's files and what the hub has in their place. The first that are
+# all there are read; pairs come before single columns.
+GLUE_COLUMNS = dict.fromkeys(task.text_columns for task in TASKS.values())
+TEXT_COLUMNS = sorted([*GLUE_COLUMNS, ("premise", "hypothesis"), ("text",)], key=len, reverse=True)
 HF_FILE = re.compile(r"hf://(datasets/)?([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
 
@@ -129,9 +125,9 @@ def with_label_names(split: Any) -> Any:
     for column, feature in split.features.items():
         of_list = getattr(feature, "feature", None)
         if isinstance(feature, ClassLabel):
-            values: Sequence[Any] = [label_name(feature.names, x) for x in split[column]]
+            values: Sequence[Any] = [label_name(feature.names, number) for number in split[column]]
         elif isinstance(of_list, ClassLabel):
-            values = [[of_list.names[x] for x in row] for row in split[column]]
+            values = [[of_list.names[number] for number in row] for row in split[column]]
         else:
             continue
         split = split.remove_columns(column)

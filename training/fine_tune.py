@@ -64,14 +64,7 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     mode = MODES[settings.mode.model_type]
     task = find_task(data, None)
     survey = TextSurvey()
-    check_files(
-        task,
-        data,
-        # Files that are given are for a later command, if not for this one.
-        dev=settings.evaluation.do_eval or training.looks_at_dev or bool(data.validation_file),
-        test=settings.evaluation.do_predict or bool(data.test_file),
-        survey=survey,
-    )
+    check_files_of_run(settings, task, survey)
     metric = parse_metric(mode, task, training.metric_for_best_model, "--metric_for_best_model")
 
     # What the training starts from.
@@ -150,6 +143,21 @@ def training_inputs(settings: GlueSettings, task: Task) -> dict[str, Any]:
 
 
 # What is wrong with flags and files is said before the training, not hours later.
+
+
+def check_files_of_run(settings: GlueSettings, task: Task, survey: TextSurvey) -> None:
+    """Read all files but the training rows that the command, or a later one, will read."""
+    data = settings.data
+    evaluation = settings.evaluation
+    looks_at_dev = evaluation.do_eval or settings.training.looks_at_dev
+    check_files(
+        task,
+        data,
+        # Files that are given are for a later command, if not for this one.
+        dev=looks_at_dev or bool(data.validation_file),
+        test=evaluation.do_predict or bool(data.test_file),
+        survey=survey,
+    )
 
 
 def check_files(

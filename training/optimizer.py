@@ -7,7 +7,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, get_scheduler
 
-from elbert.parameter_groups import parameter_groups
+from elbert.recipes import parameter_groups
 from runs.settings import Schedule
 
 

@@ -58,9 +58,12 @@ class Dimension:
             return trial.suggest_categorical(name, distribution.choices)
         if isinstance(distribution, IntDistribution):
             return trial.suggest_int(
-                name, distribution.low, distribution.high, step=distribution.step,
+                name,
+                distribution.low,
+                distribution.high,
+                step=distribution.step,
                 log=distribution.log,
-            )  # fmt: skip
+            )
         assert isinstance(distribution, FloatDistribution)
         return trial.suggest_float(
             name, distribution.low, distribution.high, step=distribution.step, log=distribution.log

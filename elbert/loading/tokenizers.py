@@ -478,6 +478,7 @@ class UnknownTokens:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, least: int = 1) -> None:
         self.tokenizer = tokenizer
         self.least = least
+        self.special_ids = [*({*tokenizer.all_special_ids} - {tokenizer.unk_token_id})]
         self.tokens = self.unknown = 0
         self.has_warned = False
 
@@ -485,12 +486,10 @@ class UnknownTokens:
         """Count the token ids of texts; warn where too many of all so far are unknown."""
         if self.has_warned:
             return
-        unknown_id = self.tokenizer.unk_token_id
-        special = [number for number in self.tokenizer.all_special_ids if number != unknown_id]
         for ids in texts:
             row = np.asarray(ids)
-            self.tokens += len(row) - int(np.isin(row, special).sum())
-            self.unknown += int((row == unknown_id).sum())
+            self.tokens += len(row) - int(np.isin(row, self.special_ids).sum())
+            self.unknown += int((row == self.tokenizer.unk_token_id).sum())
         self.has_warned = (
             self.unknown >= self.least and self.unknown > TELLING_UNKNOWN_SHARE * self.tokens
         )

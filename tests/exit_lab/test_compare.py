@@ -11,7 +11,7 @@ from scipy.stats import bootstrap
 from answers.predict import record_layers, run_all
 from answers.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION, Recording, Sweep
 from elbert import ElbertConfig
-from exit_lab.choice import Choice, Parts, first_allowed, split
+from exit_lab.choice import Parts, first_allowed, split
 from exit_lab.compare import compare_two_models, held_out_report, points_within
 from exit_lab.estimates import estimate
 from exit_lab.explorer import PageInfo, explorer_page
@@ -147,6 +147,18 @@ def test_a_comparison_chooses_on_one_part_and_reports_on_the_other():
     assert difference.difference_text() == "+0.0 [+0.0, +0.0]"
 
 
+def paired_interval(values: np.ndarray, others: np.ndarray) -> list[float]:
+    """scipy's 95% interval of the mean difference of two models on the same examples."""
+    interval = bootstrap(
+        (values, others),
+        lambda x, y, axis: x.mean(axis) - y.mean(axis),
+        paired=True,
+        method="percentile",
+        rng=0,
+    ).confidence_interval
+    return [interval.low, interval.high]
+
+
 def test_two_models_differ_by_scipys_paired_bootstrap():
     """On real runs, one example at a time, each model under its own rule."""
     texts = [random_ids(1, 3 + (5 * i) % 11, i)[0].tolist() for i in range(80)]
@@ -164,14 +176,7 @@ def test_two_models_differ_by_scipys_paired_bootstrap():
         assert [x[0] for x in numbers] == pytest.approx(
             [first.mean(), second.mean(), second.mean() - first.mean()], abs=1e-4
         )
-        expected = bootstrap(
-            (second, first),
-            lambda x, y, axis: x.mean(axis) - y.mean(axis),
-            paired=True,
-            method="percentile",
-            rng=0,
-        )
-        assert numbers[2][1:] == pytest.approx([*expected.confidence_interval], abs=0.02)
+        assert numbers[2][1:] == pytest.approx(paired_interval(second, first), abs=0.02)
         assert ("**" in cells[2]) == (numbers[2][1] > 0 or numbers[2][2] < 0)
     text = compare_two_models({"a": models[:1], "b*": models[1:]}, seed=0)
     assert "| mean of 2 seeds, b* |" in text
@@ -228,14 +233,7 @@ def test_methods_over_seeds_are_the_means_of_the_best_settings_at_a_cost():
     difference = estimate(b.within(0.4).metric - a.within(0.4).metric)
     right_b, _ = best(sweeps[2], "entropy", 0.8)
     right_a, _ = best(sweeps[0], "entropy", 0.4)
-    expected = bootstrap(
-        (right_b, right_a),
-        lambda x, y, axis: x.mean(axis) - y.mean(axis),
-        paired=True,
-        method="percentile",
-        rng=0,
-    )
-    assert difference[1:] == pytest.approx([*expected.confidence_interval], abs=0.03)
+    assert difference[1:] == pytest.approx(paired_interval(right_b, right_a), abs=0.03)
     text = compare_methods(both, parts, seed=0).as_markdown()
     assert "| cost ≤ 0.40 |" in text
     assert f" {difference.difference_text()} |" in text
@@ -245,10 +243,10 @@ def test_a_choice_that_a_random_mixture_matches_is_called_so():
     made, _ = swept(2, "rte", rules=["entropy"], examples=200)
     parts = split(200, 0.5, seed=0)
     layer = dataclasses.replace(made, exit_layer=made.truncations[1:2], settings=[{}])
-    text = held_out_report(layer, Choice(0, ""), parts, seed=0)
+    text = held_out_report(layer, 0, parts, seed=0)
     assert "\nNot shown to be better than a coin that stops each example at layer " in text
     oracle = dataclasses.replace(layer, exit_layer=made.oracle[-1:])
-    text = held_out_report(oracle, Choice(0, ""), parts, seed=0)
+    text = held_out_report(oracle, 0, parts, seed=0)
     assert "\nBetter than" in text
     assert text.endswith("as a share of the oracle's: 1.00 [1.00, 1.00]\n")
 
@@ -257,7 +255,7 @@ def test_a_choice_is_told_in_words_that_agree_with_its_table():
     made, _ = swept(2, "rte", rules=["entropy"], examples=200)
     parts = split(200, 0.5, seed=0)
     layer = dataclasses.replace(made, exit_layer=made.truncations[1:2], settings=[{}])
-    text = held_out_report(layer, Choice(0, "", max_drop=0.01), parts, seed=0)
+    text = held_out_report(layer, 0, parts, seed=0, max_drop=0.01)
     table, words, _ = text.split("\n\n", 2)
     row = next(line for line in table.splitlines() if "drop from full depth" in line)
     _, _, _, value, bounds, _ = (cell.strip() for cell in row.split("|"))
@@ -267,7 +265,7 @@ def test_a_choice_is_told_in_words_that_agree_with_its_table():
     assert f"saves {1 - 2 / made.num_layers:.0%} of the layers" in words
     assert "You asked for at most 0.01" in words
     same = dataclasses.replace(made, exit_layer=made.truncations[-1:], settings=[{}])
-    text = held_out_report(same, Choice(0, "", max_drop=0.01), parts, seed=0)
+    text = held_out_report(same, 0, parts, seed=0, max_drop=0.01)
     assert "saves 0% of the layers and leaves acc as it is" in text
     assert "may lose nothing" in text
     assert "You asked" not in text

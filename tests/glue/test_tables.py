@@ -279,7 +279,7 @@ def test_cells_that_pandas_quotes_in_a_tsv_are_the_texts_within(tmp_path):
     written = header_line(".tsv", columns) + format_records(".tsv", columns, rows)
     again = pandas.read_csv(io.BytesIO(written), sep="\t", keep_default_na=False)
     assert again["sentence1"].tolist() == texts
-    as_in_glue = [record["sentence1"] for _, record in read_records(path, is_glue=True)[1]]
+    as_in_glue = [record["sentence1"] for _, record in read_records(path, keeps_quotes=True)[1]]
     assert as_in_glue[0] == '"says """"no"""" twice"'
     plain = write(path, 'sentence1\tlabel\n"a" or "b"\tx\n"half\ty\n')
     examples = read_examples(custom_task({"train": plain}), "", "train")
@@ -325,7 +325,7 @@ def test_every_door_reads_the_same_texts(tmp_path_factory, kind, texts, ends):
     pairs = [(text, text) for text in texts]
     trained = read_examples(task, "", "train")
     unlabelled = unlabelled_examples(task, str(path))
-    _, records = read_records(path, is_glue=kind == "GLUE")
+    _, records = read_records(path, keeps_quotes=kind == "GLUE")
     scored = [text_cells(record) for _, record in records]
     assert [(example.text_a, example.text_b) for example in trained] == pairs
     assert [(example.text_a, example.text_b) for example in unlabelled] == pairs
