@@ -51,14 +51,14 @@ def commands(model_dir: Path, encoder: str, onnx: str) -> Mapping[str, Sequence[
     classify += ["--output_file", "{output}", "--overwrite", *columns]
     predict = ["run_glue.py", "--do_predict", "--output_dir", model, "--test_file", "{table}"]
     predict += ["--per_gpu_eval_batch_size", "32", *columns]
-    found = {
+    contenders = {
         "HF's pipeline": ["-c", PIPELINE, encoder, "{table}", "{output}"],
         "run_glue.py --do_predict": predict,
         "classify.py": classify,
     }
     if onnx:
-        found[f"classify.py --onnx {onnx}"] = [*classify, "--onnx", onnx]
-    return found
+        contenders[f"classify.py --onnx {onnx}"] = [*classify, "--onnx", onnx]
+    return contenders
 
 
 def seconds_of(command: Sequence[str], table: Path, output: Path) -> float:
@@ -103,9 +103,9 @@ def main() -> None:
     print(f"flags: {processor_flags()}\n")
     first = statistics.median(next(iter(rates.values())))
     cells = []
-    for name, found in rates.items():
-        middle = statistics.median(found)
-        slowest, fastest = min(found), max(found)
+    for name, of_contender in rates.items():
+        middle = statistics.median(of_contender)
+        slowest, fastest = min(of_contender), max(of_contender)
         cells.append([name, f"{middle:.0f} ({slowest:.0f}–{fastest:.0f})", f"{middle / first:.2f}"])
     columns = ["", "rows a second: median (range)", "times the first"]
     print(markdown_table(columns, cells))

@@ -47,13 +47,13 @@ def fetch_data(data: DataSettings) -> DataSettings:
 
 def fetch_file(flag: str, address: str) -> str:
     """Fetch a file of the hub into its cache; return its path."""
-    found = HF_FILE.fullmatch(address)
-    if not found:
+    match = HF_FILE.fullmatch(address)
+    if not match:
         raise UserError(
             f"--{flag} {address}: an address is hf://datasets/OWNER/NAME/FILE, or with a revision "
             "hf://datasets/OWNER/NAME@REVISION/FILE"
         )
-    is_dataset, repository, revision, name = found.groups()
+    is_dataset, repository, revision, name = match.groups()
     try:
         return hf_hub_download(
             repository, name, repo_type="dataset" if is_dataset else None, revision=revision
@@ -96,9 +96,9 @@ def chosen_splits(name: str, loaded: Any) -> dict[str, Any]:
     """Return the data set's split for each flag of a file; UserError where there is none."""
     splits = {}
     for flag, names in SPLITS.items():
-        there = [split for split in names if split in loaded]
-        if there:
-            splits[flag] = loaded[there[0]]
+        present = [split for split in names if split in loaded]
+        if present:
+            splits[flag] = loaded[present[0]]
     if not splits:
         raise UserError(
             f"--dataset_name {name}: its splits are {', '.join(loaded)}; looked for: train, "

@@ -148,16 +148,16 @@ def distribution_of(text: str, kind: Any, read: Callable[[str], Any]) -> BaseDis
     """
     if ":" not in text:
         return CategoricalDistribution(list(dict.fromkeys(map(read, text.split(",")))))
-    low_text, high_text, *more = text.split(":")
+    low_text, high_text, *options = text.split(":")
     low, high = read(low_text), read(high_text)
-    if kind not in (int, float) or len(more) > 1 or not low < high:
+    if kind not in (int, float) or len(options) > 1 or not low < high:
         raise UserError("expected A,B,C or, of numbers, LOW:HIGH, LOW:HIGH:log or LOW:HIGH:STEP")
-    is_log = more == ["log"]
+    is_log = options == ["log"]
     if is_log and low <= 0:
         raise UserError("a logarithmic range begins above 0")
     step = None
-    if more and not is_log:
-        step = step_of(more[0], low, high)
+    if options and not is_log:
+        step = step_of(options[0], low, high)
     if kind is int:
         return IntDistribution(int(low), int(high), log=is_log, step=int(step or 1))
     return FloatDistribution(low, high, log=is_log, step=step)
