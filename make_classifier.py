@@ -33,6 +33,7 @@ from glue.splits import Split, read_examples, split_labels
 from glue.tables import Row, as_csv
 from glue.tasks import Task
 from runs.console import markdown_table
+from runs.files import check_place
 from runs.flags import AT_LEAST_0, SEED, SHARE, FlagParser, is_on, parse
 from runs.folder import RunFolder
 from runs.output_dir import has_files, locked_for_training
@@ -462,6 +463,7 @@ def print_usage(project: Project) -> None:
 
 def main() -> None:
     project = read_project()
+    check_place(project.model_dir)
     check_packages()  # now, since the export comes last, after the training
     check_inputs(project)
     training = training_command(project)  # its flags, before anything is written
