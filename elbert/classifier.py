@@ -41,46 +41,50 @@ LEAST_UNKNOWN = 10  # unknown tokens before a warning: a text may have an emoji 
 
 
 class Classifier:
-    """A trained model of any mode and its tokenizer, kept loaded to classify texts.
+    """A trained model, of any mode, and its tokenizer, kept in memory to classify texts.
 
         classify = elbert.Classifier("out/reviews/model")
         classify("A moving, funny film.")  # {"label": "positive", "score": 0.98, "exit_layer": 1}
 
-    With `onnx`, an exported file answers in place of the model:
+    With `onnx`, an ONNX file answers in place of the model:
 
         classify = elbert.Classifier("out/reviews/model", onnx="classifier-int8.onnx")
 
-    On a CPU the model's weights are packed (`packed_copy`). It is for inference alone:
-    `classify.config` may change, and the next call honours it; whatever would change weights raises
-    an error, and so does a key that an exported file has no input for. To train, cast or move a
-    model, load it by `load_model`, and make another classifier of what you saved.
+    Exit keys may be changed at any time: `classify.config.exit_thres = 0.3` takes effect at the
+    next call. With an ONNX file, this holds for the keys that are inputs of the file; another key
+    raises an error.
 
-    It may be called from several threads, and in a forked process, which then computes with one
-    thread. Pickled, it is its
-    arguments, with the paths absolute, and its exit keys: whoever unpickles it loads the folder
-    again.
+    A classifier is for inference alone. On a CPU the model's weights are packed (`packed_copy`), so
+    training them, changing their type or moving them to another device raises an error. Load the
+    model by `load_model` for that, save it, and make another classifier.
+
+    It may be called from several threads. In a forked process it computes with one thread. A
+    pickled classifier holds its arguments, with absolute paths, and its exit keys; unpickling it
+    loads the folder again.
 
     Args:
-        source: the folder of a trained model, or a hub name.
-        max_length: tokens at which a text is cut. Default: the tokenizer's limit, which is the
-            training's, at most the model's.
-        dtype: number type of the matrix products: fp32, bf16, fp16, or auto, which is bf16 where
-            the processor has instructions for it. An exported file has a type of its own.
-        device: where the model runs, for example "cuda", or "auto", which is CUDA where there is a
-            GPU. An exported file runs on the CPU.
-        long_texts: what becomes of a text that is longer than `max_length`. "cut": its end is left
-            out. "windows": it is answered in windows of that length, each of which repeats a
-            quarter of the one before. The probabilities are the windows' mean, weighted by their
-            tokens, or of a model of several labels each label's largest. `exit_layer` is the
-            deepest of them, `updates` their mean, and `windows` says how many were run.
-        stop_score: with windows, answer by the first one, in the order of the text, whose score is
-            at least this, and leave out those behind. None: all of them are run.
-        onnx: a file of export_onnx.py, float32 or int8, that was exported from this model: its
-            path, or its name in the folder. The folder needs no weights then.
+        source: folder of a trained model, or a name on the Hugging Face hub.
+        max_length: number of tokens at which a text is cut. Default: the limit of the training,
+            which is saved with the tokenizer, at most the limit of the model.
+        dtype: number type of the matrix products: "fp32", "bf16", "fp16", or "auto", which is bf16
+            where the processor has instructions for it. An ONNX file has a type of its own.
+        device: device of the model, for example "cuda"; "auto" is CUDA where there is a GPU. An
+            ONNX file runs on the CPU.
+        long_texts: what to do with a text that is longer than `max_length`. "cut" leaves out its
+            end. "windows" reads the whole text in windows of that length, each of which repeats a
+            quarter of the one before. The answer's probabilities are then the mean over the
+            windows, weighted by their numbers of tokens; for a model of several labels, the largest
+            for each label. `exit_layer` is that of the deepest window, `updates` the mean, and
+            `windows` the number of windows that were run.
+        stop_score: with windows, the score from which one window is enough: the answer is that of
+            the first window that reaches it, and the windows behind are not run. Default: all
+            windows are run.
+        onnx: ONNX file, float32 or int8, that export_onnx.py made of this model: its path, or its
+            name in the folder. The folder then needs no weights.
 
     Raises:
-        UserError: there is no trained model of this project in `source`, an argument has a value
-            that is not allowed, or `onnx` is no file of this model.
+        UserError: `source` has no trained model of this project, an argument has a value that is
+            not allowed, or `onnx` was not made of this model.
     """
 
     def __init__(
@@ -121,11 +125,11 @@ class Classifier:
         return packed_copy(model)
 
     def open_file(self, folder: Path, onnx: str | Path) -> OnnxFile:
-        """Open an exported file in place of the model in `folder`."""
+        """Open an ONNX file in place of the model in `folder`."""
         if self.dtype != "fp32" or self.device.type != "cpu":
             raise UserError(
-                f"onnx = {onnx} with dtype = {self.dtype}, device = {self.device}: an exported "
-                "file has a type of its own, and runs on the CPU; leave both out"
+                f"onnx = {onnx} with dtype = {self.dtype}, device = {self.device}: an ONNX file "
+                "has a type of its own, and runs on the CPU; leave both out"
             )
         path = next((path for path in (Path(onnx), folder / onnx) if path.is_file()), None)
         if path is None:
@@ -139,14 +143,14 @@ class Classifier:
         special = self.tokenizer.num_special_tokens_to_add(pair=False) + self.config.extra_tokens
         if max_length is not None and max_length <= special:
             raise UserError(
-                f"max_length = {max_length}: allowed is {special + 1} or more, since a text has "
-                f"{special} special tokens"
+                f"max_length = {max_length}: allowed is {special + 1} or more, since every text "
+                f"has {special} special tokens"
             )
         wanted = max_length or self.tokenizer.model_max_length
         return min(wanted, self.config.max_position_embeddings)
 
     def check_windows(self) -> None:
-        """Raise UserError for values of long_texts and stop_score that cannot be."""
+        """Raise UserError for values of long_texts and stop_score that are not allowed."""
         if self.long_texts not in ("cut", "windows"):
             raise UserError(f"long_texts = {self.long_texts!r}: allowed are cut and windows")
         if self.stop_score is None:
@@ -196,30 +200,32 @@ class Classifier:
     def __call__(
         self, texts: Any, batch_size: int = 32, top_k: int | None = 1
     ) -> Answer | list[Answer] | Iterator[Answer]:
-        """Classify a text or a pair, a list of texts or pairs, or all that an iterator gives.
+        """Classify one text or pair, a list of them, or all that an iterator yields.
 
         Args:
-            texts: one text; one pair, a tuple, or a dict of `text` and `text_pair` as HF's pipeline
-                takes it; a list, a column of a table or an array of these; or an iterator. No
-                answer depends on the other texts.
-            batch_size: how many texts share a layer pass; they may be at different depths.
-            top_k: how many classes to list, the most probable first; None for all. With another
-                value than 1, each answer also has `classes`, a list of label and score.
+            texts: a text; or a pair, as a tuple, or as a dict with `text` and `text_pair`, which
+                HF's pipeline takes as well; or a list, an array or a table's column of these; or an
+                iterator. The answer to a text does not depend on the other texts.
+            batch_size: number of texts that share a layer pass; they may be at different depths.
+            top_k: number of classes to list, the most probable first; None lists all. With a value
+                other than 1, each answer also has `classes`, a list of dicts with label and score.
 
         Returns:
-            For one text or pair its answer, for a list the list of answers in its order. For an
-            iterator an iterator of answers, in order: it reads 2,048 texts, then gives their
-            answers, so that memory does not grow with the number of texts. An answer
-            is a dict with `label`, and the probability of that class as `score`; of a model that
-            predicts a value it has the value as `score` alone. Of a model of several labels it has
-            `labels`, those with a probability above 0.5, the most probable first, and their
-            `scores`. All have `exit_layer`, counted from 1, or of Adaptive Depth `updates`, the
-            mean over the text's tokens.
+            The answer to one text or pair; a list of answers, in order, for a list; an iterator of
+            answers, in order, for an iterator. The iterator reads 2,048 texts at a time, so that
+            memory does not grow with the number of texts.
+
+            An answer is a dict with `label`, and the probability of that class as `score`. A model
+            that predicts a value gives the value as `score`, and no label. A model of several
+            labels gives `labels`, those with a probability above 0.5, the most probable first, and
+            their `scores`. Every answer has `exit_layer`, counted from 1; with Adaptive Depth
+            it has `updates` instead, the mean over the text's tokens.
 
         Raises:
-            UserError: `texts` holds something other than texts and pairs, with its number from 0;
-                or a number is no whole one from 1 on. A list is checked before anything is
-                answered; an iterator first gives the answers to the texts before the error.
+            UserError: an element of `texts` is neither a text nor a pair (the message gives its
+                number, from 0); or `batch_size` or `top_k` is no whole number of at least 1. A list
+                is checked before any text is answered; an iterator first yields the answers to the
+                texts before the error.
         """
         check_count("batch_size", batch_size)
         if top_k is not None:
@@ -498,23 +504,24 @@ def classify(
     device: str | torch.device = "cpu",
     onnx: str | Path | None = None,
 ) -> Answer | list[Answer]:
-    """Classify one text or pair, or a list of texts or pairs, with early exit; longer ones are cut.
+    """Classify one text or pair, or a list of them, with the trained model in a folder.
 
         elbert.classify("out/reviews/model", ["A moving, funny film.", "Not bad at all!"])
 
-    To keep the model loaded, make a `Classifier` and call it: it has the same arguments, and says
-    what is returned and raised.
+    Every call loads the model. For many calls, make a `Classifier`, which keeps it loaded. The
+    arguments, the answers and the errors are those of `Classifier` and of its call. Texts that are
+    longer than `max_length` are cut.
     """
     return Classifier(source, max_length, dtype, device, onnx)(texts, batch_size, top_k)
 
 
 class EarlyExitPipeline(TextClassificationPipeline):
-    """HF's text classification pipeline, which also says how deep a text went.
+    """Hugging Face's text classification pipeline, whose answers also say how deep a text went.
 
         pipeline("text-classification", folder, pipeline_class=elbert.EarlyExitPipeline)
 
-    Its answers have `exit_layer`, or of Adaptive Depth `updates`. Other models' answers stay as
-    they are.
+    An answer has `exit_layer`; with Adaptive Depth it has `updates`. For models of other projects
+    it answers as HF's pipeline does.
     """
 
     def _forward(self, model_inputs: dict[str, Any]) -> dict[str, Any]:

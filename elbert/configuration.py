@@ -43,11 +43,11 @@ class AdaptiveConfig(AlbertConfig):
     """ALBERT's configuration with the keys of one mode at top level.
 
     A mode's class gives `model_type`, under which MODE_KEYS has its table. A key that a file lacks,
-    or that is null there, gets its default, so that a plain ALBERT `config.json` fits. Raises
-    UserError for a key out of range, or an architecture that cannot be built.
+    or that is null there, gets its default, so that a plain ALBERT `config.json` works as well.
+    Raises UserError for a key out of range, or an architecture that cannot be built.
 
-    FLOPs are two for each multiply-add of a matrix product; element-wise work is below 1% at the
-    published sizes. `length` counts the tokens of a text.
+    FLOPs count two for each multiplication with its addition in a matrix product; element-wise
+    operations, below 1% at the published sizes, are left out. `length` counts a text's tokens.
 
     one_layer: why all layers must be shared, for an error; else "".
     """
@@ -158,7 +158,7 @@ class AdaptiveConfig(AlbertConfig):
         return {name: getattr(self, name) for name in self.table.exit_keys}
 
     def keys_read(self, **setting: Any) -> Setting:
-        """Return the exit keys that have an effect, those of `setting` in place of the config's."""
+        """Return the exit keys that have an effect; `setting` replaces configured ones."""
         return self.exit_keys() | setting
 
     def classifier_flops(self) -> int:
@@ -205,10 +205,16 @@ class EarlyExitConfig(AdaptiveConfig):
         raise NotImplementedError
 
     def exit_rule(self, **setting: Any) -> AnyRule:
-        """Make an exit rule, of the configured exit keys and those of `setting` in their place.
+        """Make the configured exit rule.
 
-        A number in `setting` may be a tensor, () or (settings, 1). Raises UserError for a
-        configured key that is out of range.
+            rule = config.exit_rule(exit_thres=0.3)
+
+        Args:
+            setting: exit keys that replace the configured ones. A number may be a tensor, of shape
+                () or, for many settings at once, (settings, 1).
+
+        Raises:
+            UserError: a configured key is out of range.
         """
         configured = {
             name: checked(name, value, self.table.exit_keys, self.num_hidden_layers)
@@ -241,10 +247,14 @@ class EarlyExitConfig(AdaptiveConfig):
 
 
 class ElbertConfig(EarlyExitConfig):
-    """ALBERT's configuration with the published ELBERT keys (`ELBERT_KEYS`).
+    """ALBERT's configuration with ELBERT's keys, under their published names.
 
-    The default window, 8 layers, shrinks to the depth of a model with fewer. `num_exit`, `idx_lst`
-    and, where the architecture fixes them, `fc_size1/2` follow from the architecture.
+        config = elbert.ElbertConfig(num_hidden_layers=6, thres_name="entropy", exit_thres=0.3)
+
+    Every key of HF's `AlbertConfig` is one of its arguments, and so is every key in
+    `elbert_base.keys.ELBERT_KEYS`; docs/configuration.md lists these with their defaults. In a
+    model of fewer than 8 layers, the default confidence window is its number of layers. `num_exit`
+    and `idx_lst` follow from the architecture.
     """
 
     model_type = "elbert"
@@ -277,10 +287,14 @@ class ElbertConfig(EarlyExitConfig):
 
 
 class AlbertActConfig(AdaptiveConfig):
-    """ALBERT's configuration with the keys of Adaptive Depth (`ACT_KEYS`).
+    """ALBERT's configuration with the keys of Adaptive Depth.
 
-    `num_hidden_layers` is the most updates that a token can have. All of them apply one layer,
-    since a token that halts early has met every layer only if there is one.
+        config = elbert.AlbertActConfig(num_hidden_layers=12, tau=1e-3)
+
+    Every key of HF's `AlbertConfig` is one of its arguments, and so is every key in
+    `elbert_base.keys.ACT_KEYS`; docs/configuration.md lists these with their defaults.
+    `num_hidden_layers` is the largest number of updates of a token. All updates apply the same
+    layer, so `num_hidden_groups` is 1.
     """
 
     model_type = "albert_act"
@@ -303,7 +317,14 @@ class AlbertActConfig(AdaptiveConfig):
 
 
 class PonderAlbertConfig(EarlyExitConfig):
-    """ALBERT's configuration with the halting keys (`PONDER_KEYS`)."""
+    """ALBERT's configuration with the keys of PonderNet and PALBERT.
+
+        config = elbert.PonderAlbertConfig(num_hidden_layers=12, target_halt_probability=0.2)
+
+    Every key of HF's `AlbertConfig` is one of its arguments, and so is every key in
+    `elbert_base.keys.PONDER_KEYS`; docs/configuration.md lists these with their defaults. All
+    layers share their weights, so `num_hidden_groups` is 1.
+    """
 
     model_type = "ponder_albert"
     rule_key = "exit_criteria"

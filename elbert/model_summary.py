@@ -12,24 +12,26 @@ PARTS = ("embeddings", "layers", "exits and heads")
 
 
 def summary(model: PreTrainedModel, length: int = 128) -> str:
-    """Describe a model: its parameters, and what an exit at each layer costs.
+    """Describe a model: its parameters, and what an exit after each layer costs.
 
         print(elbert.summary(model, length=64))
 
     Args:
-        model: of any mode.
-        length: tokens of the text whose operations are counted.
+        model: a model of any mode.
+        length: length, in tokens, of the text whose operations are counted.
 
     Returns:
-        Lines of text. FLOPs are those of matrix products, exit checks included, 2 for each
-        multiplication with its addition.
+        Several lines of text. FLOPs count the matrix products, exit checks included; a
+        multiplication with its addition counts as two.
 
     Raises:
-        UserError: the model is of no mode.
+        UserError: the model is not one of this library.
     """
     config = model.config
     if not isinstance(config, AdaptiveConfig):
-        raise UserError(f"{type(model).__name__} is of no mode: load it by elbert.load_pretrained")
+        raise UserError(
+            f"{type(model).__name__} is no model of this library: load it by elbert.load_pretrained"
+        )
     counts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         counts[part_of(name)] += parameter.numel()

@@ -174,10 +174,13 @@ class OnnxFile:
         """Raise UserError where the model differs now in something that no input sets."""
         config = self.config
         metadata = self.metadata
+        exit_keys = config.table.exit_keys
         exported = {
             "model_type": metadata.model_type,
             "num_hidden_layers": metadata.num_hidden_layers,
             "labels": metadata.labels,
+            # A file that is older than a key runs as with the key's default.
+            **{name: key.initial(config.num_hidden_layers) for name, key in exit_keys.items()},
             **metadata.rule,
         }
         current: dict[str, Any] = {

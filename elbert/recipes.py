@@ -20,17 +20,18 @@ NOT_DECAYED = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights") 
 
 
 def recipe(name: str = "recommended", model_type: str = "elbert") -> dict[str, Any]:
-    """Return the configuration keys of a recipe, for `load_pretrained`.
+    """Return the configuration keys of a recipe, to pass to `load_pretrained`.
 
         model, _ = elbert.load_pretrained("bert", **elbert.recipe(), num_labels=2)
 
     Args:
-        name: "recommended", what measures best; "published", the papers' keys, which are the
-            defaults; or "add_exits", for a classifier that keeps its head.
+        name: "recommended", the keys that measured best; "published", those of the papers, which
+            are the defaults, so that the dict is empty; or "add_exits", for a fine-tuned classifier
+            that keeps its head.
         model_type: the mode.
 
     Raises:
-        UserError: no recipe, or no mode that it is of, has this name.
+        UserError: there is no recipe of this name, or it has no keys for this mode.
     """
     if name not in RECIPES:
         raise UserError(f"recipe {name!r}: {nearest_names(name, list(RECIPES))}")
@@ -43,15 +44,24 @@ def recipe(name: str = "recommended", model_type: str = "elbert") -> dict[str, A
 def parameter_groups(
     model: PreTrainedModel, learning_rate: float, weight_decay: float = 0.01
 ) -> list[dict[str, Any]]:
-    """Sort a model's parameters into groups of one learning rate and one weight decay.
+    """Sort a model's parameters into groups with one learning rate and one weight decay each.
 
         groups = elbert.parameter_groups(model, learning_rate=1e-4)
         trainer = Trainer(model, optimizers=(torch.optim.AdamW(groups), None), ...)
 
     Biases and layer norms have no weight decay. Exits learn at `exit_lr_factor` times the rate, a
-    halting head at `lambda_lr`, the weights of the exits' losses at `w_lr`. The first two groups
-    have `learning_rate`: with decay, and without. Besides what the optimiser reads, a group says
-    whether it `decays`, and whether its rate is `constant`.
+    halting head at `lambda_lr`, and the learned weights of the exits' losses at `w_lr`: these are
+    keys of the model's configuration.
+
+    Args:
+        model: a model of any mode.
+        learning_rate: the rate of all other parameters.
+        weight_decay: the decay of all other parameters.
+
+    Returns:
+        Parameter groups for an optimiser of torch. The first two have `learning_rate`, with and
+        without decay. Each group also says whether it `decays`, and whether its rate is `constant`,
+        whatever the schedule.
     """
     # By the beginning of their names that `OWN_RATES` has, if any, and whether they decay. The
     # order of the groups is that of the state in a checkpoint.

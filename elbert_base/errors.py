@@ -2,7 +2,8 @@
 
 
 class UserError(ValueError):
-    """An error that the user can correct.
+    """An error that the user can correct, such as a missing file or a value out of range.
 
-    Scripts print its message alone, without a traceback, and exit with status 2.
+    It is a `ValueError`. The message names the file, the key or the line, the value, and what is
+    allowed. Scripts print it without a traceback, and exit with status 2.
     """

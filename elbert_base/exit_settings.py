@@ -78,19 +78,21 @@ def resolve(
     config: Mapping[str, Any] | None = None,
     trusted: bool = False,
 ) -> KeyValues:
-    """Resolve a model's exit keys: flag over exit_config.json over config.json over default.
+    """Find out which exit keys are in force in a model's folder, and where each is written.
+
+    A flag wins over exit_config.json, which wins over config.json, which wins over the default.
 
     Args:
-        source: the model's folder, or its config.json.
-        table: the keys of the model's mode.
-        flags: typed values of flags; exit_config_path counts in place of config.json's, other keys
-            that decide no exit are left out.
-        config: the content of config.json, where it has been read already.
+        source: folder of the model, or its config.json.
+        table: keys of the model's mode, from `elbert_base.keys.MODE_KEYS`.
+        flags: values given as flags. An exit_config_path among them replaces that of config.json;
+            other keys that decide no exit are left out.
+        config: content of config.json, where it has been read already.
         trusted: whether the configuration's exit_config_path is the user's own; see
             `overriding_file`.
 
     Raises:
-        UserError: an unknown key or a value out of range, with the file or flag that holds it.
+        UserError: a key is unknown or a value out of range; the message names the file or flag.
     """
     path = Path(source) if Path(source).is_file() else Path(source) / "config.json"
     folder = path.parent

@@ -4,8 +4,9 @@
       --task_name SST-2 --int8 --pieces_of glue_data/SST-2/train.tsv --labels negative,positive \
       --intro "The task: is this film review positive or negative?"
 
-Writes model.onnx, the tokenizer's two files and about.json, what the page has to know: the labels,
-the rule, a slider for every number that it reads, and some texts with their labels. --pieces_of
+Writes model.onnx, config.json and the tokenizer's two files, with which elbert.Classifier runs it,
+and about.json, what the page has to know: the labels, the rule, a slider for every number that it
+reads, and some texts with their labels. --pieces_of
 makes a WordPiece model smaller: it keeps the pieces that a file uses, and all parts of words. How
 to serve the page: docs/onnx.md.
 
@@ -38,7 +39,7 @@ from runs.job import load_finished
 from runs.processes import call, run_script
 
 ROOT = Path(__file__).parent.parent
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
+COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 ENTROPY_RULES = ("entropy", "bias_1", "bias_2", "bias_3")  # exit_thres is one of entropy
 
 
@@ -127,7 +128,7 @@ def main() -> None:
         if args.int8:
             flags.append("--int8")
         call("export_onnx.py", flags)
-        for name in TOKENIZER:
+        for name in COPIED:
             shutil.copy(model_dir / name, args.output_dir)
     write_text(args.output_dir / "about.json", json.dumps(facts) + "\n")
 

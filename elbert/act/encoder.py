@@ -375,16 +375,17 @@ HF_DEFAULT: Any = None
 
 @dataclass
 class AlbertActModelOutput(BaseModelOutputWithPooling):
-    """Output of the encoder.
+    """Output of Adaptive Depth's encoder.
 
     Attributes:
         last_hidden_state: (batch, length, hidden).
-        pooler_output: (batch, hidden), of `pooler_input`; None without a pooler.
-        updates: (batch, 1, 1, length), how often each token was updated; 0 on padding.
+        pooler_output: (batch, hidden), pooled by `pooler_input`; None without a pooler.
+        updates: (batch, 1, 1, length), number of updates of each token; 0 on padding.
         ponder_cost: (batch,), Σ over real tokens of updates + remainder (`Halting`).
-        hidden_states: if asked for, the states (batch, length, hidden) before the first update and
-            after each until all tokens had halted: at most num_hidden_layers + 1 of them.
-        attentions: if asked for, those of each update, (batch, heads, length, length).
+        hidden_states: with `output_hidden_states`, the states (batch, length, hidden) before the
+            first update and after each one until all tokens have halted: at most
+            num_hidden_layers + 1 of them.
+        attentions: with `output_attentions`, those of each update, (batch, heads, length, length).
     """
 
     updates: Tensor = HF_DEFAULT
@@ -392,7 +393,12 @@ class AlbertActModelOutput(BaseModelOutputWithPooling):
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
-    """The encoder: embeddings, the shared layer, and a pooler unless `add_pooling_layer` is off."""
+    """Adaptive Depth's encoder: embeddings, the shared layer, and a pooler.
+
+    Without `add_pooling_layer` it has no pooler.
+
+        model = elbert.AlbertActModel.from_pretrained("asi/albert-act-base")
+    """
 
     def __init__(self, config: AlbertActConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
@@ -420,7 +426,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         Args:
             input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64.
             inputs_embeds: (batch, length, embedding), in place of `input_ids`.
-            output_hidden_states, output_attentions: None stands for what the configuration says.
+            output_hidden_states, output_attentions: default: what the configuration says.
             answers: a list to which the output is added. HF's heads keep only a part of an
                 encoder's output, so the models of heads.py read it there.
         """

@@ -74,7 +74,10 @@ def make_output(
 
 
 class AlbertActForSequenceClassification(AlbertActPreTrainedModel):
-    """A classifier of texts or pairs, or a regression model with num_labels = 1."""
+    """Adaptive Depth's classifier of texts or pairs; with num_labels = 1 a regression model.
+
+    model, report = elbert.load_act("asi/albert-act-base", num_labels=2)
+    """
 
     tensor_names = ACT_NAMES
     task_parts = ("classifier.",)
@@ -150,35 +153,39 @@ class HeadOfAlbert(AlbertActPreTrainedModel):
 
 
 class AlbertActForPreTraining(HeadOfAlbert, hf_albert.AlbertForPreTraining):
-    """A masked language model with sentence-order prediction (SOP), as ALBERT is pre-trained.
+    """A model for pre-training: masked tokens (MLM) and the order of two sentences (SOP), as ALBERT.
 
-    labels: (batch, length), the piece at a masked position, −100 elsewhere.
-    sentence_order_label: (batch,), 0 in order, 1 swapped. The loss needs both.
+    `labels`, (batch, length), has the token at a masked position, and −100 elsewhere.
+    `sentence_order_label`, (batch,), is 0 for sentences in order, 1 for swapped ones. The loss
+    needs both.
     """
 
     forward = with_ponder_cost(hf_albert.AlbertForPreTraining.forward)
 
 
 class AlbertActForMaskedLM(HeadOfAlbert, hf_albert.AlbertForMaskedLM):
-    """A masked language model; labels (batch, length): the masked piece, −100 elsewhere."""
+    """A masked language model; `labels`, (batch, length): the masked tokens, −100 elsewhere."""
 
     forward = with_ponder_cost(hf_albert.AlbertForMaskedLM.forward)
 
 
 class AlbertActForTokenClassification(HeadOfAlbert, hf_albert.AlbertForTokenClassification):
-    """A classifier of tokens; labels (batch, length), −100 for a token without one."""
+    """A classifier of tokens; `labels`, (batch, length), with −100 for a token without a label."""
 
     forward = with_ponder_cost(hf_albert.AlbertForTokenClassification.forward)
 
 
 class AlbertActForMultipleChoice(HeadOfAlbert, hf_albert.AlbertForMultipleChoice):
-    """A chooser among several texts; inputs (batch, choices, length), labels (batch,)."""
+    """A model that chooses among texts; inputs (batch, choices, length), `labels` (batch,)."""
 
     forward = with_ponder_cost(hf_albert.AlbertForMultipleChoice.forward)
 
 
 class AlbertActForQuestionAnswering(HeadOfAlbert, hf_albert.AlbertForQuestionAnswering):
-    """A finder of the span that answers a question; start_positions, end_positions (batch,)."""
+    """A model that finds the span that answers a question.
+
+    `start_positions` and `end_positions`, (batch,), are the span's first and last token.
+    """
 
     forward = with_ponder_cost(hf_albert.AlbertForQuestionAnswering.forward)
 

@@ -18,9 +18,11 @@ def load_pretrained(
     other_task: bool = False,
     **keys: Any,
 ) -> tuple[ElbertForSequenceClassification, LoadReport]:
-    """Load an ELBERT from any checkpoint that fits it; see `load_model`.
+    """Load an ELBERT from an ELBERT, an ALBERT, a BERT or another encoder that it supports.
 
-    model, report = elbert.load_pretrained("albert/albert-base-v2", num_labels=3)
+        model, report = elbert.load_pretrained("albert/albert-base-v2", num_labels=3)
+
+    The arguments, `keys` among them, and the errors are those of `load_model`.
     """
     return load_model(
         ElbertForSequenceClassification, source, config, other_task=other_task, **keys
@@ -34,7 +36,12 @@ def load_ponder(
     other_task: bool = False,
     **keys: Any,
 ) -> tuple[PonderAlbertClassifier, LoadReport]:
-    """Load a ponder model from any checkpoint that fits it; see `load_model`."""
+    """Load a ponder model from a ponder model, or from an encoder with one shared layer.
+
+        model, report = elbert.load_ponder("albert/albert-base-v2", num_labels=3)
+
+    The arguments, `keys` among them, and the errors are those of `load_model`.
+    """
     return load_model(PonderAlbertClassifier, source, config, other_task=other_task, **keys)
 
 
@@ -45,7 +52,12 @@ def load_act(
     other_task: bool = False,
     **keys: Any,
 ) -> tuple[AlbertActForSequenceClassification, LoadReport]:
-    """Load an Adaptive Depth model from any checkpoint that fits it; see `load_model`."""
+    """Load an Adaptive Depth model from such a model, or from an encoder with one shared layer.
+
+        model, report = elbert.load_act("asi/albert-act-base", num_labels=3)
+
+    The arguments, `keys` among them, and the errors are those of `load_model`.
+    """
     return load_model(
         AlbertActForSequenceClassification, source, config, other_task=other_task, **keys
     )

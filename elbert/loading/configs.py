@@ -55,31 +55,31 @@ def load_config(
     settings: KeyValues | None = None,
     **overrides: Any,
 ) -> AdaptiveConfigT:
-    """Read a `config.json`, given its path, its directory or a hub name.
+    """Read a model's configuration, with the exit keys that are in force in its folder.
 
         config = elbert.load_config("out/reviews/model", exit_thres=0.3)
 
-    A plain ALBERT configuration gets the defaults of `config_class`, as does one of another mode.
-    One of a family of `elbert_base/families.py`, such as BERT, becomes that of the ALBERT with
-    untied layers which the encoder is; only an ELBERT can have those.
+    Keys that the file lacks get the defaults of `config_class`; so do the exit keys of a model of
+    another mode. The configuration of a BERT, or of another family in `elbert_base/families.py`,
+    becomes that of an ALBERT whose layers have weights of their own, which only ELBERT supports.
 
     Args:
-        source: a path, a directory or a hub name.
-        config_class: the configuration of the mode.
-        settings: exit keys; by default those that `exit_settings.resolve` finds in the folder.
-        overrides: values that replace those of any keys. As the caller's own they may name an
-            exit_config_path anywhere.
+        source: path of a `config.json`, folder of a model, or hub name.
+        config_class: class of the configuration, by the mode.
+        settings: exit keys; default: those that `exit_settings.resolve` finds in the folder.
+        overrides: values for any keys, which replace those of the file. An exit_config_path among
+            them may lead anywhere.
 
     Raises:
-        UserError: there is no such file, it is another family's, or a value is out of range; with
-            the file.
+        UserError: there is no such file, it belongs to a family that is not supported, or a value
+            is out of range; the message names the file.
     """
     source = local_folder(source, weights=False)
     path = source if source.is_file() else find_file(source, "config.json")
     if path is None:
         raise UserError(
-            f"{source} holds no config.json: give the folder of a whole model (docs/sharing.md "
-            "makes one of a layer alone), or the path of a config.json, for which run_glue.py has "
+            f"{source} has no config.json: give the folder of a whole model (docs/sharing.md makes "
+            "one from a single layer), or the path of a config.json, for which run_glue.py has "
             "--config_name"
         )
     values = read_encoder_config(path)

@@ -112,23 +112,25 @@ class TextTokens(NamedTuple):
 def load_tokenizer(
     source: str | Path, do_lower_case: bool | None = None
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer beside a checkpoint.
+    """Load the tokenizer of a model.
 
-    A tokenizer.json is taken as it stands. Without one, the tokenizer is made from ALBERT's
-    spiece.model, with the pieces of SentencePiece itself, from BERT's vocab.txt or RoBERTa's
-    merges.txt, with the case, accents, truncation side, length and class that a
-    tokenizer_config.json names. All of them return segments, `token_type_ids`; saved, they give
-    the same tokens wherever they are loaded.
+        tokenizer = elbert.load_tokenizer("albert/albert-base-v2")
+
+    A tokenizer.json is loaded as it is. Without one, the tokenizer is made from ALBERT's
+    spiece.model (with the pieces of SentencePiece itself), BERT's vocab.txt or RoBERTa's
+    merges.txt; case, accents, truncation side, length and class are then those in
+    tokenizer_config.json. Every tokenizer also returns segments, `token_type_ids`. A saved
+    tokenizer gives the same tokens wherever it is loaded.
 
     Args:
-        source: a directory or a hub name.
-        do_lower_case: whether to lower the case of a text, whatever the folder says. Default: what
-            the folder says; where it says nothing, texts are lower-cased if no piece of the
+        source: folder of a model, or hub name.
+        do_lower_case: whether to lower the case of texts, whatever the folder says. Default: what
+            the folder says; where it says nothing, the case is lowered if no piece of the
             vocabulary has a capital letter.
 
     Raises:
-        UserError: there is no tokenizer, it does not work, or it is of a class that has no
-            tokenizer.json.
+        UserError: the folder has no tokenizer, the tokenizer does not work, or it is of a class
+            that has no tokenizer.json.
     """
     source = local_folder(source, weights=False)
     name = next((name for name in TOKENIZER_FILES if find_file(source, name)), None)

@@ -121,13 +121,13 @@ def to_untied_albert(tensors: TensorDict, family: str, config: Mapping[str, Any]
 
 @dataclass
 class LoadReport:
-    """What became of a checkpoint's tensors.
+    """Report of which weights a model took from a checkpoint.
 
     Attributes:
-        source: the folder or hub name.
-        loaded: names of the model's tensors that come from there.
-        ignored: names of the checkpoint's tensors that the model has no use for.
-        initialised: names of the model's tensors that are new.
+        source: the checkpoint's folder or hub name.
+        loaded: names of the model's tensors that were loaded.
+        ignored: names of the checkpoint's tensors that the model does not use.
+        initialised: names of the model's tensors that are new, since the checkpoint lacks them.
     """
 
     source: str
@@ -136,7 +136,7 @@ class LoadReport:
     initialised: list[str]
 
     def lines(self) -> list[str]:
-        """Write the report in three lines, for the user."""
+        """Return the report as three lines of text."""
         return [
             f"Weights loaded from {self.source}: {len(self.loaded)} tensors",
             f"Weights ignored: {abbreviate(self.ignored)}",
@@ -165,27 +165,32 @@ def load_model(
     labels_in_order: bool = False,
     **keys: Any,
 ) -> tuple[ModelT, LoadReport]:
-    """Build a model with a checkpoint's weights; return it, and what was loaded.
+    """Build a model with the weights of a checkpoint; return it with a report of what was loaded.
 
         model, report = elbert.load_model(
             elbert.ElbertForSequenceClassification, "albert/albert-base-v2", num_labels=3
         )
 
+    The model is in train mode, as every new module of torch: call `model.eval()` before inference.
+
     Args:
-        model_class: a model of any mode.
-        source: a directory or a hub name.
-        config: in place of the source's configuration.
-        other_task: whether the source was fine-tuned on another task; its `task_parts`, such as a
-            classifier, are then left out.
-        head_labels: names of the source's classes, by default those in its config.json. They are
-            matched with the configuration's by `match_labels`, and the rows of the head moved.
-        labels_in_order: whether labels without a name in common match by position.
-        keys: without `config`, values that replace those of the source's configuration, for example
-            exit_thres=0.3. Another num_labels means another task.
+        model_class: class of the model, of any mode.
+        source: folder or hub name of the checkpoint.
+        config: configuration that replaces the checkpoint's.
+        other_task: whether the checkpoint was fine-tuned on another task. What belongs to that
+            task, such as a classifier (the class's `task_parts`), is then left out.
+        head_labels: names of the checkpoint's classes; default: those in its config.json. The rows
+            of its head are put into the order of the configuration's labels, by name.
+        labels_in_order: whether labels that have no name in common match by position.
+        keys: configuration keys to change, for example exit_thres=0.3, where no `config` is given.
+            A num_labels other than the checkpoint's means another task.
+
+    Returns:
+        The model and a `LoadReport`.
 
     Raises:
-        UserError: weights are missing, damaged, or of another shape than the configuration's; or
-            the classes of the source's head are others than the configuration's.
+        UserError: weights are missing, damaged, or of another shape than the configuration asks
+            for; or the labels of the checkpoint's head are not those of the configuration.
     """
     folder = local_folder(source)
     config_class = cast(type[AdaptiveConfig], model_class.config_class)
@@ -215,9 +220,9 @@ def load_trained_model(
     config: AlbertConfig | None = None,
     head_labels: Sequence[str] | None = None,
 ) -> Any:
-    """Load the trained model in a folder, of whatever mode it is, in eval mode.
+    """Load the trained model in a folder, whatever its mode, in eval mode.
 
-    config: in place of the folder's. head_labels: see `load_model`.
+    config: configuration that replaces the folder's. head_labels: see `load_model`.
 
     Raises UserError for weights that were not trained on a task.
     """
@@ -248,9 +253,9 @@ def read_tensors_for(model: AlbertPreTrainedModel, folder: str | Path) -> Tensor
     keeps_head = getattr(model.config, "keep_head", False)
     if keeps_head and "albert.encoder.kept_head.classifier.weight" not in tensors:
         raise UserError(
-            f"{folder}: keep_head = true asks for a fine-tuned classifier of "
-            f"{model.config.num_labels} labels, whose head is kept; here is none. Fine-tune one "
-            "first, or train all exits anew, with --recipe recommended"
+            f"{folder}: keep_head = true keeps the head of a fine-tuned classifier of "
+            f"{model.config.num_labels} labels, and this folder has none. Fine-tune a classifier "
+            "first, or train new exits on all layers with --recipe recommended"
         )
     return tensors
 
@@ -333,8 +338,8 @@ def load_into(
     lost = [name for name in ignored if re.search(ENCODER_WEIGHTS, name)]
     if lost:
         raise UserError(
-            f"{source}: the configuration has no place for the weights {abbreviate(lost)}, without "
-            f"which answers would mean nothing. It has {describe_architecture(model.config)}: "
+            f"{source}: the configuration has no place for the weights {abbreviate(lost)}; without "
+            f"them, answers would mean nothing. It has {describe_architecture(model.config)}: "
             "give the config.json that belongs to the weights, with their model_type"
         )
     with torch.no_grad():

@@ -155,17 +155,17 @@ class PonderAlbertClassifier(EarlyExitModel):
         out = model(["A moving, funny film.", "Not bad at all!"])
         out["halt_probabilities"]  # (batch, layers)
 
-    The criterion is read from `config` at every call. As all layers are one, a model may have any
-    depth.
+    The halting criterion is read from `config` at every call. All layers share their weights, so a
+    model may have any number of layers.
 
     Args:
         config: PonderAlbertConfig, or a plain AlbertConfig, which gets the halting defaults.
         tokenizer: needed to call the model with texts.
-        target_halt_probability: λ_p of the prior, in (0, 1]; the configuration's by default.
+        target_halt_probability: λ_p of the prior, in (0, 1]; default: the configuration's.
 
     Attributes:
         cls_in_second_text: whether a call with pairs of texts begins the second text with a [CLS]
-            as well, as PonderALBERT does, and run_glue.py does not.
+            as well. PonderALBERT does so; run_glue.py does not.
     """
 
     config_class = PonderAlbertConfig
@@ -225,11 +225,13 @@ class PonderAlbertClassifier(EarlyExitModel):
         Args:
             name: a directory or a hub name; its tokenizer is loaded where there is one.
             target_halt_probability: λ_p of the prior, in place of the configuration's.
-            config: in place of the one in `name`; `settings` and `target_halt_probability` then
-                count for nothing, as transformers' Auto classes add some of their own.
-            cache_dir: where the hub's files are kept.
-            dtype: type of the weights; "auto" is `config`'s, as is the default with a `config`.
-            settings: keys of the configuration, for example num_hidden_layers.
+            config: configuration that replaces the one in `name`; `settings` and
+                `target_halt_probability` are then ignored, since transformers' Auto classes add
+                keys of their own.
+            cache_dir: folder in which files of the hub are kept.
+            dtype: number type of the weights; "auto", and the default with a `config`, is the
+                configuration's.
+            settings: configuration keys to change, for example num_hidden_layers.
 
         Raises:
             UserError: the checkpoint is not an ALBERT, or has several layers.
@@ -489,10 +491,11 @@ class PonderAlbertClassifier(EarlyExitModel):
 
 
 class PonderAlbertForSequenceClassification(PonderAlbertClassifier):
-    """The classifier with the inputs and outputs that transformers' pipelines and Trainer expect.
+    """A ponder model with the inputs and outputs that transformers' pipelines and Trainer expect.
 
-    Ids are as any tokenizer gives them, at most max_position_embeddings − 1 of them: the second
-    [CLS] is inserted where it is missing. `logits` are the answers. States have the second [CLS].
+    Token ids are those of any tokenizer, at most max_position_embeddings − 1 of them: the second
+    [CLS] is inserted where it is missing. `logits`, (batch, num_labels), are the answers of the
+    exits. Hidden states include the second [CLS].
     """
 
     @classmethod

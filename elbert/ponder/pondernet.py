@@ -20,19 +20,20 @@ from .distribution import GeneralizedGeometricDist, floored_log
 
 
 class PonderNet(nn.Module):
-    """Applies a step function up to `max_steps` times, and gives each step's halting probability.
+    """A module that applies a step function several times, and learns when to halt.
 
         net = PonderNet(step, max_steps=20)
         p, answers, sampled_p, sampled_answers = net(x)
 
     Args:
-        step: a module; `step(x, state)` returns the next state, λ (batch,), and the answer
-            (batch, …). At the first step `state` is None. None for a subclass with a method `step`.
-        max_steps: N; λ of the last step is taken for 1.
+        step: module whose call `step(x, state)` returns the next state, λ (batch,) and the answer
+            (batch, …). At the first step `state` is None. A subclass with a method `step` passes
+            None.
+        max_steps: largest number of steps, N; λ of step N counts as 1.
 
     Attributes:
-        is_halt: whether steps end once every example has halted. The outputs then have as many
-            steps as ran.
+        is_halt: whether to stop once every example has halted. The outputs then have as many steps
+            as were run.
     """
 
     step: Callable[..., Any]
@@ -93,9 +94,13 @@ def parity_batch(
 
 
 class ParityDataset(Dataset):
-    """A data set of `n_samples` vectors and their parity, drawn anew at every access.
+    """A data set of random vectors and their parity, drawn anew at every access.
 
-    Between one and all of a vector's `n_elems` elements are not 0.
+    Between one and all of a vector's elements are 1 or −1, the others 0.
+
+    Args:
+        n_samples: number of vectors.
+        n_elems: number of elements of a vector.
     """
 
     def __init__(self, n_samples: int, n_elems: int = 64) -> None:

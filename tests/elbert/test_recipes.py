@@ -51,7 +51,7 @@ def test_a_summary_counts_the_encoder_as_hf_does():
     assert found["layers"] == sum(x.numel() for x in encoder.albert_layer_groups.parameters())
     assert sum(found.values()) == model.num_parameters()
     assert len(re.findall("after layer", text)) == 4
-    with pytest.raises(UserError, match="AlbertModel is of no mode"):
+    with pytest.raises(UserError, match="AlbertModel is no model of this library"):
         elbert.summary(reference)
 
 

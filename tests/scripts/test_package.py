@@ -33,7 +33,9 @@ def test_the_package_has_every_folder():
 
 
 def write_folders(elsewhere: Path, albert_dir: Path) -> None:
-    """What the pages' snippets load: two models of the hub by name, and trained folders."""
+    """What the pages' snippets load: models of the hub by name, trained folders, and a clone's."""
+    for bundled in ("docs/demo", "configs"):
+        shutil.copytree(ROOT / bundled, elsewhere / bundled)
     tokenizer = elbert.load_tokenizer(albert_dir)
     shutil.copytree(albert_dir, elsewhere / "albert-base-v2")
     for place, model_class in (
@@ -80,16 +82,12 @@ def installed(tmp_path_factory, albert_dir):
 
 # After a section's snippets, what must hold of their names.
 CHECKS = {
-    "From Python": "",
     "From PonderALBERT": "assert prediction['logits'].shape == (43, 1, 2)",
     "From Adaptive Depth": "assert outputs.updates.shape == (1, 1, *inputs['input_ids'].shape)",
     "From the annotated PonderNet": "assert loss.item() > 0",
     "From transformers": "assert len(logits) == len(exit_layers) == 2 and report.loaded",
     "Train, load, merge": "assert answer.logits.shape == (1, 2)",
-    "Classify texts": "",
     "Train": "assert trainer.state.global_step == 1",
-    "Models of transformers": "",
-    "On recorded answers": "assert exit_layer.tolist() == [1, 2]",
     "Many texts in Python": "assert answer.row in range(len(texts))",
     "Around a step function of your own": "assert net.step.cell.weight_hh.grad.norm() > 0",
 }
@@ -103,20 +101,40 @@ NAMES = (
     "deployment",
     "big_tables",
     "api/exits",
+    "api/loading",
     "api/models",
 )
 PAGES = ("README.md", *(f"docs/{name}.md" for name in NAMES))
 
 
-def programs(page: str) -> list[tuple[str, str]]:
-    """A page's sections that have Python: heading, and all their Python as one program."""
-    found = []
+# A block of Python, and what it prints, if the page says so in a block of text behind it.
+EXAMPLE = re.compile(
+    r"^```python\n(?P<code>.*?)^```$(?:\n\n```text\n(?P<output>.*?)^```$)?",
+    flags=re.DOTALL | re.MULTILINE,
+)
+
+
+def examples(page: str) -> dict[str, list[tuple[str, str | None]]]:
+    """A page's Python, with what it prints, by the headings of its sections."""
+    found = {}
     for section in re.split(r"^## ", (ROOT / page).read_text(encoding="utf-8"), flags=re.M)[1:]:
-        code = re.findall(r"^```python\n(.*?)^```$", section, flags=re.DOTALL | re.MULTILINE)
-        if code:
-            heading = section.splitlines()[0]
-            found.append((heading, "\n".join([*code, CHECKS[heading]])))
+        heading = section.splitlines()[0]
+        blocks = [(block["code"], block["output"]) for block in EXAMPLE.finditer(section)]
+        if blocks:
+            found[heading] = [*blocks, (CHECKS.get(heading, ""), None)]
     return found
+
+
+RUN_SECTIONS = """
+import contextlib, io
+for heading, blocks in {sections!r}.items():
+    names = {{}}
+    for code, output in blocks:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, names)
+        assert output in (None, printed.getvalue()), code + printed.getvalue()
+    print("\\n##", heading)
+"""
 
 
 @pytest.mark.slow
@@ -124,11 +142,23 @@ def programs(page: str) -> list[tuple[str, str]]:
 def test_the_pages_snippets_run_as_typed_where_the_package_is_installed(installed, page):
     if page == "docs/lora.md":
         pytest.importorskip("peft")
-    sections = programs(page)
+    sections = examples(page)
     assert sections
-    run = f"for heading, code in {sections!r}: print('\\n##', heading); exec(code, {{}})"
-    printed = installed(run)
-    assert re.findall("^## (.*)", printed, flags=re.MULTILINE) == [name for name, _ in sections]
+    printed = installed(RUN_SECTIONS.format(sections=sections))
+    assert re.findall("^## (.*)", printed, flags=re.MULTILINE) == list(sections)
+
+
+def test_the_reference_has_every_public_name_with_an_example_and_its_output():
+    pages = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/api/*.md")]
+    text = "".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
+    described = {name.rpartition(".")[2] for name in re.findall(r"^::: (\S+)", text, re.M)}
+    shown = ""
+    for page in pages:
+        for blocks in examples(page).values():
+            shown += "".join(code for code, output in blocks if output)
+    for name in elbert.__all__:
+        assert name in described or name == "__version__"
+        assert re.search(rf"\belbert\.{name}\b", shown), name
 
 
 @pytest.mark.slow
