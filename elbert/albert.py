@@ -242,11 +242,11 @@ def pool(hidden: Tensor, mask: Tensor | None, pooler_input: str) -> Tensor:
         pooler_input: one of POOLER_INPUTS; one with a hyphen is the sum of its two parts, as
             published.
     """
+    if pooler_input == "cls":
+        return hidden.select(1, 0)
     first, _, second = pooler_input.partition("-")
     if second:
         return pool(hidden, mask, first) + pool(hidden, mask, second)
-    if first == "cls":
-        return hidden[:, 0]
     real = None if mask is None else mask[:, 0, 0, :, None]  # (batch, length, 1)
     if first == "mean":
         return hidden.mean(1) if real is None else (hidden * real).sum(1) / real.sum(1)

@@ -69,6 +69,10 @@ class AdaptiveConfig(AlbertConfig):
         "attentions",
     ]
 
+    # HF's own looks for other names of a key, which ALBERT does not have, in Python: an exit check
+    # reads keys after every layer.
+    __getattribute__ = object.__getattribute__  # pyrefly: ignore[bad-override]  # it is C's
+
     def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
         super().__init_subclass__(*args, **kwargs)
         if "model_type" in vars(cls):

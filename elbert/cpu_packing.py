@@ -43,6 +43,9 @@ def packable_types() -> tuple[torch.dtype, ...]:
 
 
 PACKABLE = packable_types()
+if PACKABLE:  # looked up once, not at every map of every layer
+    LINEAR = torch.ops.mkldnn._linear_pointwise.default
+    LINEAR_AND_SUM = torch.ops.mkldnn._linear_pointwise.binary
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # On x86 processors without AVX-512, oneDNN's GELU is slower than torch's, and plain products of so
@@ -87,10 +90,11 @@ def dtype_of(name: str, device: torch.device | str) -> torch.dtype:
 
 
 def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
-    """Put the layers' linear maps into `dtype`; states, sums, norms, embeddings and exits stay.
+    """Put the layers' linear maps and the poolers into `dtype`; everything else stays.
 
-    Rounding the states as well would carry the error of each pass into the next: it costs as much
-    time and moves more exits. Raises UserError for a packed model (`packed_copy`).
+    States, sums, norms, embeddings and the exits' own linear maps stay in float32: rounding the
+    states as well would carry the error of each pass into the next. It costs as much time and moves
+    more exits. Raises UserError for a packed model (`packed_copy`).
     """
     for layer in model.modules():
         if isinstance(layer, PackedPart):
@@ -98,6 +102,8 @@ def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
         if isinstance(layer, AlbertLayer):
             for linear in layer.linear_maps:
                 linear.to(dtype)
+        elif isinstance(layer, Pooler):  # its weights are read anew after every layer pass
+            layer.to(dtype)
 
 
 def packed_copy(model: ModelT) -> ModelT:
@@ -203,14 +209,13 @@ class PackedLinear:
 
     def __call__(self, states: Tensor) -> Tensor:
         states = states.to(self.dtype)
-        linear = torch.ops.mkldnn._linear_pointwise
         if self.plain is not None and len(states) >= self.unpacked_min_rows:
             product = F.linear(states, self.plain, self.bias)
         elif self.fused:
             name, variant = self.fused
-            return linear(states, self.blocked, self.bias, name, [], variant)
+            return LINEAR(states, self.blocked, self.bias, name, [], variant)
         else:
-            product = linear(states, self.blocked, self.bias, "none", [], "")
+            product = LINEAR(states, self.blocked, self.bias, "none", [], "")
         return self.function(product) if self.function else product
 
     def plus(self, states: Tensor, residual: Tensor) -> Tensor:
@@ -218,8 +223,7 @@ class PackedLinear:
         same_type = states.dtype == residual.dtype == self.dtype
         if not same_type or len(states) >= self.unpacked_min_rows:
             return residual + self(states)
-        product = torch.ops.mkldnn._linear_pointwise.binary
-        return product(states, residual, self.blocked, self.bias, "add")
+        return LINEAR_AND_SUM(states, residual, self.blocked, self.bias, "add")
 
 
 def refuse(*arguments: Any, **options: Any) -> Any:

@@ -5,6 +5,7 @@ loops are here: `layer_states` runs all layers, `iter_layers` checks after each 
 `depth_batching.py` has a loop for examples at different depths.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,13 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_map_only
 from transformers import AutoModelForSequenceClassification
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from .albert import AlbertPreTrainedModel, attention_mask_of
 from .configuration import EarlyExitConfig
-from .rules import AnyRule, LayerOutput, Size, State
+from .rules import AnyRule, Depth, LayerOutput, Size, State
 
 Inputs = Mapping[str, Tensor]  # of `AdaptiveConfig.own_inputs`, (batch,) each
 
@@ -34,7 +35,7 @@ class LayerWeights(NamedTuple):
 class ExampleState(NamedTuple):
     """What examples carry from layer to layer, batch first."""
 
-    depth: Tensor  # layers that ran, (batch,) int64
+    depth: Depth  # layers that ran
     rule: State  # the exit rule's
     model: State  # the model's own; () for most
 
@@ -76,6 +77,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
     """A model whose examples may exit after any layer, each for itself."""
 
     config: EarlyExitConfig  # pyrefly: ignore[bad-override-mutable-attribute]  # HF's is any
+    newest_rule: tuple[dict[str, Any], AnyRule] | None = None  # and the values it was made of
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -103,8 +105,30 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
     ) -> tuple[LayerOutput, State]:
         """Read the layer that gave `hidden`; return what it says, and the model's own new state."""
 
+    def exit_rule(self) -> AnyRule:
+        """Return the rule of the configured exit keys, made anew where one of them has changed.
+
+        Raises UserError for a key that is out of range.
+        """
+        config = self.config
+        values = {
+            **config.exit_keys(),
+            "label_count": config.label_count,
+            "is_multi_label": config.is_multi_label,
+            "num_hidden_layers": config.num_hidden_layers,
+        }
+        if self.newest_rule is None or self.newest_rule[0] != values:
+            with torch.inference_mode(False):  # its tensors serve later calls with gradients, too
+                rule = config.exit_rule()
+            # A copy: a list that the caller changes in place is a change, too.
+            self.newest_rule = copy.deepcopy(values), rule
+        return self.newest_rule[1]
+
     def start(self, rule: AnyRule, batch: int, inputs: Inputs) -> ExampleState:
-        """Make the state of `batch` examples at depth 0; inputs: of `config.own_inputs`."""
+        """Make the state of `batch` examples at depth 0; inputs: of `config.own_inputs`.
+
+        Its depth is a number. Loops whose examples have different depths count in a tensor.
+        """
         size = Size(
             settings=rule.settings_shape,
             batch=batch,
@@ -112,8 +136,7 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
             layers=self.config.num_hidden_layers,
             device=self.device,
         )
-        depth = torch.zeros(batch, dtype=torch.long, device=self.device)
-        return ExampleState(depth, rule=rule.start(size, inputs), model=())
+        return ExampleState(depth=0, rule=rule.start(size, inputs), model=())
 
     def check_exit(
         self,
@@ -134,9 +157,12 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         seen, model_state = self.layer_output(hidden, mask, weights, state)
         depth = state.depth + 1
         rule_state, exit_mask = rule.decide(seen, state.rule, depth)
+        is_last = depth == self.config.num_hidden_layers
+        if is_last is not False:
+            exit_mask = exit_mask | is_last
         return ExitDecision(
             answer=rule.answer(seen, rule_state),
-            exit_mask=exit_mask | (depth == self.config.num_hidden_layers),
+            exit_mask=exit_mask,
             state=ExampleState(depth, rule_state, model_state),
             seen=seen,
         )
@@ -159,10 +185,15 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         """
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = attention_mask_of(attention_mask)
-        logits = torch.empty(len(hidden), self.config.label_count, device=hidden.device)
-        exit_layer = torch.empty(len(hidden), dtype=torch.long, device=hidden.device)
+        batch = len(hidden)
+        exit_layer = torch.zeros(batch, dtype=torch.long, device=hidden.device)
+        logits = None
         for layer, step in enumerate(iter_layers(self, hidden, mask, inputs), start=1):
+            if len(step.exiting) == batch:  # all of them here: nothing to gather
+                return EarlyExitOutput(None, step.decision.answer, exit_layer=exit_layer + layer)
             if step.exiting:
+                if logits is None:
+                    logits = step.decision.answer.new_empty(batch, self.config.label_count)
                 rows = step.rows[step.exiting]
                 logits[rows] = step.decision.answer[step.exiting]
                 exit_layer[rows] = layer
@@ -192,7 +223,7 @@ def iter_layers(
         mask: (batch, 1, 1, length) bool, or None without padding.
         allow_exit: if off, run all layers for every example, and do not wait for the device.
     """
-    rule = model.config.exit_rule()
+    rule = model.exit_rule()
     state = model.start(rule, len(hidden), inputs)
     rows = torch.arange(len(hidden), device=hidden.device)
     for layer in range(model.config.num_hidden_layers):
@@ -213,4 +244,4 @@ def iter_layers(
             keep = torch.tensor(staying, device=hidden.device)
             hidden, rows = hidden[keep], rows[keep]
             mask = None if mask is None else mask[keep]
-            state = tree_map(itemgetter(keep), state)
+            state = tree_map_only(Tensor, itemgetter(keep), state)

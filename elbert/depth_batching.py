@@ -223,6 +223,8 @@ class DepthBatcher:
         running = self.running
         rule = running.rule if running else self.model.config.exit_rule()
         state = self.model.start(rule, len(entering), self.stack_own_inputs(entering))
+        depth = torch.zeros(len(entering), dtype=torch.long, device=embedded.device)
+        state = state._replace(depth=depth)
         if running is None:
             self.running = Running(entering, rule, embedded, state)
         else:

@@ -30,6 +30,8 @@ Tensors = Mapping[str, Tensor]
 # An exit key's value, or a tensor of its values: (), or (settings, 1).
 Number = float | Tensor
 Count = int | Tensor
+# Layers that ran: a number where it is the same for all examples, else (batch,) int64.
+Depth = int | Tensor
 
 
 class LayerOutput(NamedTuple):
@@ -39,6 +41,7 @@ class LayerOutput(NamedTuple):
     # What else the model says of the layer, by name, (batch,) each: a ponder model's halting
     # probabilities, for example.
     signals: Tensors = MappingProxyType({})
+    depth: Depth = 0  # the layer's number, from 1; `decide` sets it
 
 
 class Size(NamedTuple):
@@ -110,11 +113,11 @@ class ExitRule:
         """
         return exit_scores(logits)
 
-    def may_exit(self, depth: Tensor) -> Tensor | bool:
+    def may_exit(self, depth: Depth) -> Tensor | bool:
         """Tell who may exit after so many layers, whatever `step` says.
 
-        depth: (batch,) int64, layers that ran. Returns a bool, or a tensor (batch,) or (settings,
-        batch). A key that limits all rules, such as a least layer, is applied here.
+        depth: layers that ran, a number or (batch,) int64. Returns a bool, or a tensor (batch,) or
+        (settings, batch). A key that limits all rules, such as a least layer, is applied here.
         """
         return True
 
@@ -126,10 +129,11 @@ class ExitRule:
         """Return the state one layer later, and who exits: (batch,) or (settings, batch) bool."""
         raise NotImplementedError
 
-    def decide(self, seen: LayerOutput, state: State, depth: Tensor) -> Outcome:
+    def decide(self, seen: LayerOutput, state: State, depth: Depth) -> Outcome:
         """Step, and let only those exit who may; see `may_exit` for depth."""
-        state, exit_mask = self.step(seen, state)
-        return state, exit_mask & self.may_exit(depth)
+        state, exit_mask = self.step(seen._replace(depth=depth), state)
+        may_exit = self.may_exit(depth)
+        return state, exit_mask if may_exit is True else exit_mask & may_exit
 
     def answer(self, seen: LayerOutput, state: State) -> Tensor:
         """Answer of an exit, (batch, classes), given the newest layer and the state after it."""
@@ -182,14 +186,16 @@ class EachLabel(WrappedRule):
         labels = size._replace(batch=size.batch * size.classes, classes=2)
         return self.by_example(self.rule.start(labels, of_labels), size.classes)
 
-    def decide(self, seen: LayerOutput, state: State, depth: Tensor) -> Outcome:
+    def decide(self, seen: LayerOutput, state: State, depth: Depth) -> Outcome:
         """Return the state one layer later, and who exits, as `ExitRule.decide`."""
         labels = seen.logits.shape[-1]
         if not self.settings_shape:
             state = tree_map(lambda x: x.flatten(0, 1), state)
-        state, exit_mask = self.rule.step(self.of_labels(seen), state)
+        if isinstance(depth, Tensor):
+            depth = depth.repeat_interleave(labels)
+        state, exit_mask = self.rule.decide(self.of_labels(seen), state, depth)
         all_labels_exit = exit_mask.unflatten(-1, (-1, labels)).all(-1)
-        return self.by_example(state, labels), all_labels_exit & self.rule.may_exit(depth)
+        return self.by_example(state, labels), all_labels_exit
 
     def answer(self, seen: LayerOutput, state: State) -> Tensor:
         """Answer of an exit, (batch, labels): the newest layer's."""
@@ -249,32 +255,43 @@ class Recalibrated(WrappedRule):
                 f"{classes * width} fit {classes} outputs; fit it again with sweep_exits.py "
                 "--rules optimal_stopping --pick …"
             )
-        self.maps = torch.tensor(rows).view(len(rows), classes, width)
+        maps = torch.tensor(rows).view(len(rows), classes, width)
+        slopes = maps[..., 1:]  # (layers, classes, inputs)
+        # Of two classes the inputs are d and −d: one slope for each class says the same.
+        self.has_two_classes = classes == 2 and not isinstance(rule, EachLabel)
+        if self.has_two_classes:
+            of_own_input = slopes.diagonal(dim1=-2, dim2=-1)
+            of_other_input = slopes.flip(-1).diagonal(dim1=-2, dim2=-1)
+            slopes = of_own_input - of_other_input  # (layers, classes)
+        self.biases = LayerRows(maps[..., 0])
+        self.slopes = LayerRows(slopes)
 
     def start(self, size: Size, inputs: Tensors) -> State:
         """Make the state of `size.batch` examples at depth 0, as `ExitRule.start`."""
         answers = torch.zeros(size.batch, size.classes, device=size.device)
         return answers, self.rule.start(size, inputs)
 
-    def decide(self, seen: LayerOutput, state: State, depth: Tensor) -> Outcome:
+    def decide(self, seen: LayerOutput, state: State, depth: Depth) -> Outcome:
         """Return the state one layer later, and who exits, as `ExitRule.decide`."""
         answers_before, rule_state = state
         answers = self.recalibrate(seen.logits, answers_before, depth)
         rule_state, exit_mask = self.rule.decide(seen._replace(logits=answers), rule_state, depth)
         return (answers, rule_state), exit_mask
 
-    def recalibrate(self, logits: Tensor, answers_before: Tensor, depth: Tensor) -> Tensor:
+    def recalibrate(self, logits: Tensor, answers_before: Tensor, depth: Depth) -> Tensor:
         """Map one layer's logits (batch, classes) to recalibrated ones.
 
-        answers_before: recalibrated, of the layer before; depth: (batch,) int64, 1-based.
+        answers_before: recalibrated, of the layer before; depth: the layer's number, from 1.
         """
-        maps = self.maps.to(logits.device)
-        maps = maps[(depth - 1).clamp(max=len(maps) - 1)]  # (batch, classes, 1 + inputs)
+        biases = self.biases.at(depth, logits.device)
+        slopes = self.slopes.at(depth, logits.device)
+        if self.has_two_classes:
+            return calibration_inputs(logits) * slopes + biases
         if self.classes == 1:
             inputs = torch.cat([logits, answers_before], -1)
         else:
             inputs = logits if isinstance(self.rule, EachLabel) else calibration_inputs(logits)
-        return maps[..., 0] + (maps[..., 1:] * inputs[:, None]).sum(-1)
+        return biases + (slopes * inputs[:, None]).sum(-1)
 
     def answer(self, seen: LayerOutput, state: State) -> Tensor:
         """Answer of an exit, (batch, classes): recalibrated, or what the rule makes of that."""
@@ -301,6 +318,23 @@ def calibration_inputs(logits: Tensor) -> Tensor:
 def calibration_width(classes: int) -> int:
     """Return how many numbers of a calibration belong to one class: a bias, and its slopes."""
     return 3 if classes == 1 else 1 + classes
+
+
+class LayerRows:
+    """Numbers of a rule that differ from layer to layer: a row of a tensor (layers, …) for each.
+
+    A layer behind the last row has the last one.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self.rows = rows
+        self.of_layers = rows.unbind()  # at hand: an exit check after one layer selects nothing
+
+    def at(self, depth: Depth, device: torch.device) -> Tensor:
+        """Return the row of layer `depth`, from 1: (…), or (batch, …) where depths differ."""
+        if isinstance(depth, int):
+            return self.of_layers[min(depth, len(self.of_layers)) - 1].to(device)
+        return self.rows.to(device)[(depth - 1).clamp(max=len(self.rows) - 1)]
 
 
 AnyRule = ExitRule | EachLabel | Recalibrated  # what `EarlyExitConfig.exit_rule` makes
@@ -343,12 +377,10 @@ def replay(rule: AnyRule, recorded: Tensors) -> Iterator[tuple[LayerOutput, Stat
     layers, batch, classes = all_logits.shape
     size = Size(rule.settings_shape, batch, classes, layers, all_logits.device)
     state = rule.start(size, recorded_inputs(rule, recorded))
-    depth = torch.zeros(batch, dtype=torch.long, device=all_logits.device)
     for layer, logits in enumerate(all_logits):
         signals = {name: recorded[name][:, layer] for name in rule.signals}
         seen = LayerOutput(logits, signals)
-        depth = depth + 1
-        state, exit_mask = rule.decide(seen, state, depth)
+        state, exit_mask = rule.decide(seen, state, layer + 1)
         yield seen, state, exit_mask
 
 

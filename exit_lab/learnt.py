@@ -49,7 +49,7 @@ def fit_weights(
         raise TypeError(f"the rule {LEARNT} of this configuration has no weights")
     layers, examples, classes = logits.shape
     # What the rule remembers of the layer before; its own start for the first layer.
-    _, scores_before = rule.start(Size((), examples, classes, layers), {})
+    scores_before = rule.start(Size((), examples, classes, layers), {})
     weights = []
     for answers, predicted in zip(logits, predictions, strict=True):
         scores = rule.scores(answers)

@@ -197,8 +197,7 @@ def doubts_of(scores: Tensor, is_value: bool) -> np.ndarray:
     rule = rule_class(exit_price=0.0, stopping_thresholds=[])
     scores_before = torch.zeros_like(scores[0])
     doubts = []
-    for layer, layer_scores in enumerate(scores):
-        depth = torch.full(layer_scores.shape[:1], layer)
+    for depth, layer_scores in enumerate(scores, start=1):
         doubts.append(rule.doubt(layer_scores, scores_before, depth))
         scores_before = layer_scores
     return torch.stack(doubts).numpy()

@@ -30,11 +30,14 @@ from ..rules import LayerOutput, State, scan_answers
 class ExitClassifier(nn.Module):
     """An exit: pooler, then one or two linear layers, under the published names."""
 
+    has_hidden_layer = False
+
     def __init__(self, config: ElbertConfig) -> None:
         super().__init__()
         self.pooler = None if config.use_out_pooler else Pooler(config, config.fc_size1)
         self.dropout = nn.Dropout(config.classifier_dropout_prob)
-        if config.use_fc2:
+        self.has_hidden_layer = config.use_fc2
+        if self.has_hidden_layer:
             self.classifier1 = ExitLinear(config.fc_size1, config.fc_size2)
             self.classifier2 = ExitLinear(config.fc_size2, config.label_count)
         else:
@@ -49,9 +52,9 @@ class ExitClassifier(nn.Module):
         features = pooler(pooled)
         if self.training:  # a call of dropout that does nothing is 3% of an exit check
             features = self.dropout(features)
-        if hasattr(self, "classifier"):
-            return self.classifier(features).float()
-        return self.classifier2(self.classifier1(features).tanh()).float()
+        if self.has_hidden_layer:
+            return self.classifier2(self.classifier1(features).tanh()).float()
+        return self.classifier(features).float()
 
 
 class KeptHead(ExitClassifier):

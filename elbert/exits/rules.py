@@ -17,8 +17,10 @@ from torch.nn import functional as F
 
 from ..rules import (
     Count,
+    Depth,
     ExitRule,
     LayerOutput,
+    LayerRows,
     NeverExits,
     Number,
     Outcome,
@@ -259,8 +261,8 @@ class Learnt(ExitRule):
     """learnt: this layer's answer is wrong with a probability below exit_thres.
 
     A layer's row of `learnt_weights` is a logistic regression, its bias first, on the log odds of
-    the class that leads, now and at the layer before. The state is the depth, (batch,), and the
-    newest scores, (batch, classes). Without rows of such a length no example exits.
+    the class that leads, now and at the layer before. The state is the newest scores, (batch,
+    classes). Without rows of such a length no example exits.
     """
 
     exit_thres: Number
@@ -274,23 +276,22 @@ class Learnt(ExitRule):
             self.never_exits = "it is not fitted: sweep_exits.py --rules learnt --pick … does that"
             # A bias of −∞: no answer is ever sure.
             weights = [[-math.inf] + [0.0] * self.inputs_read]
-        self.rows = torch.tensor(weights)  # (layers, 1 + inputs_read)
+        self.rows = LayerRows(torch.tensor(weights))  # (layers, 1 + inputs_read)
 
     def start(self, size: Size, inputs: Tensors) -> State:
-        return size._replace(settings=()).zeros(), size.unknown(size.classes).nan_to_num(0.5)
+        return size.unknown(size.classes).nan_to_num(0.5)
 
-    def step(self, seen: LayerOutput, state: State) -> Outcome:
-        depth, _ = state
+    def step(self, seen: LayerOutput, state: Tensor) -> Outcome:
         scores = self.scores(seen.logits)
-        return (depth + 1, scores), self.doubt(scores, state) < self.exit_thres
+        return scores, self.doubt(scores, state, seen.depth) < self.exit_thres
 
-    def doubt(self, scores: Tensor, state: State) -> Tensor:
+    def doubt(self, scores: Tensor, scores_before: Tensor, depth: Depth) -> Tensor:
         """Compute how probable it is that the layer's answer is wrong: (batch,).
 
-        scores: (batch, classes), of this layer; state: after the layer before.
+        scores, scores_before: (batch, classes), of this layer and of the one before; depth: the
+        layer's number, from 1.
         """
-        depth, scores_before = state
-        row = self.rows.to(scores.device)[depth.clamp(max=len(self.rows) - 1)]
+        row = self.rows.at(depth, scores.device)  # (1 + inputs,), or (batch, 1 + inputs)
         bias, slopes = row[..., 0], row[..., 1:]
         logit = bias + (slopes * self.read(scores, scores_before)).sum(-1)  # of being right
         return (-logit).sigmoid()
@@ -323,8 +324,8 @@ class OptimalStopping(ExitRule):
 
     The doubt is 1 less the largest class probability. A row of `stopping_thresholds` is a price,
     then the threshold of every layer but the last at that price; rows are in rising order of price,
-    and between two prices thresholds are interpolated. The state is the depth, (batch,), and the
-    newest scores, (batch, classes). Without rows no example exits.
+    and between two prices thresholds are interpolated. The state is the newest scores, (batch,
+    classes). Without rows no example exits.
     """
 
     exit_price: Number
@@ -339,25 +340,26 @@ class OptimalStopping(ExitRule):
             )
             rows = [[0.0, -1.0]]  # no doubt is below −1
         table = torch.tensor(rows)  # (prices, 1 + layers − 1)
-        self.thresholds = interpolate(self.exit_price, table[:, 0], table[:, 1:])
+        thresholds = interpolate(self.exit_price, table[:, 0], table[:, 1:])
+        by_layer = thresholds.movedim(-1, 0)  # (layers − 1,), or (layers − 1, settings)
+        self.thresholds = LayerRows(by_layer[..., None])
 
     def start(self, size: Size, inputs: Tensors) -> State:
-        one_setting = size._replace(settings=())
-        return one_setting.zeros(), one_setting.zeros(size.classes).float()
+        return torch.zeros(size.batch, size.classes, device=size.device)
 
-    def step(self, seen: LayerOutput, state: State) -> Outcome:
-        depth, scores_before = state
+    def step(self, seen: LayerOutput, state: Tensor) -> Outcome:
         scores = self.scores(seen.logits)
-        thresholds = self.thresholds.to(scores.device)
-        layer = depth.clamp(max=thresholds.shape[-1] - 1)
-        exit_mask = self.doubt(scores, scores_before, depth) < thresholds[..., layer]
-        return (depth + 1, scores), exit_mask
+        doubt = self.doubt(scores, state, seen.depth)  # (batch,)
+        threshold = self.thresholds.at(seen.depth, doubt.device)
+        if isinstance(seen.depth, Tensor):  # (batch, 1), or (batch, settings, 1)
+            threshold = threshold[..., 0].movedim(0, -1)
+        return scores, doubt < threshold
 
-    def doubt(self, scores: Tensor, scores_before: Tensor, depth: Tensor) -> Tensor:
+    def doubt(self, scores: Tensor, scores_before: Tensor, depth: Depth) -> Tensor:
         """Compute how doubtful the answers are: (batch,).
 
-        scores, scores_before: (batch, classes), of this layer and of the one before; depth:
-        (batch,), layers before this one.
+        scores, scores_before: (batch, classes), of this layer and of the one before; depth: the
+        layer's number, from 1.
         """
         return 1 - scores.amax(-1)
 
@@ -368,9 +370,10 @@ class OptimalStoppingOfValues(OptimalStopping):
     At the first layer it is 0, so that all examples exit there, or none.
     """
 
-    def doubt(self, scores: Tensor, scores_before: Tensor, depth: Tensor) -> Tensor:
+    def doubt(self, scores: Tensor, scores_before: Tensor, depth: Depth) -> Tensor:
         moved = (scores - scores_before).abs().amax(-1)
-        return moved.masked_fill(depth == 0, 0.0)
+        is_first = torch.as_tensor(depth == 1, device=moved.device)
+        return moved.masked_fill(is_first, 0.0)
 
 
 def interpolate(place: Number, places: Tensor, values: Tensor) -> Tensor:

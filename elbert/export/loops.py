@@ -117,7 +117,9 @@ class DepthLoop(ExportLoop):
             exit_layer=torch.zeros(batch, dtype=torch.long),
             answers=torch.zeros(batch, labels),
             hidden=model.embed(input_ids, token_type_ids),
-            example_state=model.start(rule, batch, own_inputs),
+            example_state=model.start(rule, batch, own_inputs)._replace(
+                depth=torch.zeros(batch, dtype=torch.long)
+            ),
             layer_logits=(torch.zeros(depth, batch, labels),) if has_layer_logits else (),
         )
         end = 0

@@ -486,7 +486,8 @@ class PonderAlbertClassifier(EarlyExitModel):
         answering, halting = self.pool_heads(hidden, mask)
         halts = self.ponder(halting, state.model).sigmoid()
         if self.config.halt_normalization == "last_layer":
-            halts = halts.masked_fill(state.depth + 1 == self.config.num_hidden_layers, 1.0)
+            is_last = state.depth + 1 == self.config.num_hidden_layers
+            halts = halts.masked_fill(torch.as_tensor(is_last, device=halts.device), 1.0)
         return LayerOutput(self.classifier(answering).float(), {HALT: halts}), halting
 
 

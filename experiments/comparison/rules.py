@@ -14,7 +14,7 @@ import torch
 from answers.sweep import ORACLE, RANDOM_MIXTURE, Recording, scan_settings
 from elbert.configuration import EarlyExitConfig, ElbertConfig, PonderAlbertConfig
 from elbert.exits.rules import Learnt
-from elbert.rules import LayerOutput, Size, exit_scores, normalised_entropy
+from elbert.rules import Size, exit_scores, normalised_entropy
 from elbert_base.exit_settings import Setting
 from exit_lab.learnt import fit_learnt
 from experiments.comparison.recordings import Answers
@@ -112,11 +112,12 @@ def doubts_of(config: EarlyExitConfig, all_logits: torch.Tensor) -> np.ndarray:
     # Where an example has one label, the configuration makes the rule itself, and no wrapper.
     rule = cast(Learnt, config.exit_rule(thres_name="learnt", exit_thres=0.0))
     layers, examples, classes = all_logits.shape
-    state = rule.start(Size((), examples, classes, layers), {})
+    scores_before = rule.start(Size((), examples, classes, layers), {})
     doubts = []
-    for logits in all_logits[:-1]:
-        doubts.append(rule.doubt(rule.scores(logits), state).numpy())
-        state, _ = rule.step(LayerOutput(logits), state)
+    for depth, logits in enumerate(all_logits[:-1], start=1):
+        scores = rule.scores(logits)
+        doubts.append(rule.doubt(scores, scores_before, depth).numpy())
+        scores_before = scores
     return np.stack(doubts)
 
 

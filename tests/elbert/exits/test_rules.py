@@ -49,7 +49,7 @@ def exit_of(table, thres_name, **settings) -> int:
     rule.scores = lambda logits: logits
     state = rule.start(Size((), batch, classes, layers), {})
     for layer, newest in enumerate(scores, start=1):
-        state, fires = rule.step(LayerOutput(newest), state)
+        state, fires = rule.decide(LayerOutput(newest), state, layer)
         if fires:
             return layer
     return layers
