@@ -5,8 +5,9 @@
 
 Each client sends one text of --texts (a text a line), waits for the answer, and sends the next. The
 plain server calls HF's pipeline in FastAPI's threads, on --encoder, an encoder as deep and without
-exits; its classifier is new, for speed alone. Servers and clients share the processors; the servers
-take turns. Needs requirements-serve.txt.
+exits; its classifier is new, for speed alone. Ours answers with the model and with its ONNX file.
+Servers and clients share the processors; the servers take turns. Needs requirements-serve.txt and
+requirements-onnx.txt.
 """
 
 import itertools
@@ -17,14 +18,17 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
+import torch
 
+from benchmarks.contenders import processor_flags
+from elbert_base.runtime import environment
 from runs.console import markdown_table
 from runs.flags import FlagParser
 from runs.processes import ROOT, run_script
@@ -46,10 +50,10 @@ uvicorn.run(app, port=0)
 
 
 @contextmanager
-def port_of(*command: object) -> Iterator[int]:
+def port_of(*command: str) -> Iterator[int]:
     """Start a server; give its port when it answers."""
     streams = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, *map(str, command)], **streams) as server:
+    with subprocess.Popen([sys.executable, *command], **streams) as server:
         log = (re.search(r"running on \S+:(\d+)", line) for line in server.stderr)
         yield int(next(filter(None, log))[1])
         server.kill()
@@ -74,25 +78,34 @@ def main() -> None:
     add("--model_dir", type=Path, required=True, help="folder of a trained model, for our server")
     add("--encoder", type=Path, required=True, help="folder of the model for HF's pipeline")
     add("--texts", type=Path, required=True, help="a file with a text a line")
-    add("--seconds", type=float, default=5, help="length of each of the three rounds")
+    add("--onnx", default="classifier-int8.onnx", help="file in the folder; '' for none")
+    add("--seconds", type=float, default=5, help="how long a round lasts for each server")
+    add("--rounds", type=int, default=10)
     args = parser.parse_args()
-    texts, found = itertools.cycle(args.texts.read_text("utf-8").splitlines()), {}
-    ours = ROOT / "examples/serve.py", "--port", 0, "--model_dir", args.model_dir
-    with port_of("-c", PLAIN, args.encoder) as plain, port_of(*ours) as early:
-        servers = {"HF's pipeline": plain, "examples/serve.py": early}
+    texts = itertools.cycle(args.texts.read_text("utf-8").splitlines())
+    ours = [str(ROOT / "examples/serve.py"), "--port", "0", "--model_dir", str(args.model_dir)]
+    commands = {"HF's pipeline": ["-c", PLAIN, str(args.encoder)], "examples/serve.py": ours}
+    if args.onnx:
+        commands[f"examples/serve.py --onnx {args.onnx}"] = [*ours, "--onnx", args.onnx]
+    found: dict[tuple[int, str], list[np.ndarray]] = {}
+    with ExitStack() as stack:
+        servers = {name: stack.enter_context(port_of(*words)) for name, words in commands.items()}
         for port in servers.values():
             ask(port, texts, time.perf_counter() + 2)  # warms caches
-        for _, count, name in itertools.product(range(3), (1, 8, 64), servers):
+        for _, clients, name in itertools.product(range(args.rounds), (1, 8, 64), servers):
             end = time.perf_counter() + args.seconds
-            with ThreadPoolExecutor(count) as pool:
-                clients = [pool.submit(ask, servers[name], texts, end) for _ in range(count)]
-            seconds = np.concatenate([client.result() for client in clients])
-            found.setdefault((count, name), []).append(seconds)
+            with ThreadPoolExecutor(clients) as pool:
+                answers = [pool.submit(ask, servers[name], texts, end) for _ in range(clients)]
+            seconds = np.concatenate([answer.result() for answer in answers])
+            found.setdefault((clients, name), []).append(seconds)
+    print(", ".join(environment(torch.device("cpu")).values()))
+    print(f"flags: {processor_flags()}\n")
     rows = []
-    for key, rounds in sorted(found.items()):
-        low, rate, high = np.sort([len(x) / args.seconds for x in rounds])
-        took = (f"{1e3 * x:.0f}" for x in np.quantile(np.concatenate(rounds), QUANTILES))
-        rows.append((*key, f"{rate:.0f} ({low:.0f}–{high:.0f})", *took))
+    for (clients, name), rounds in sorted(found.items(), key=lambda item: item[0][0]):
+        rates = [len(seconds) / args.seconds for seconds in rounds]
+        rate = f"{np.median(rates):.0f} ({min(rates):.0f}–{max(rates):.0f})"
+        took = np.quantile(np.concatenate(rounds), QUANTILES)
+        rows.append([clients, name, rate, *(f"{1000 * seconds:.0f}" for seconds in took)])
     columns = ["clients", "server", "requests / s: median (range)"]
     columns += [f"p{100 * quantile:.0f}, ms" for quantile in QUANTILES]
     print(markdown_table(columns, rows))
