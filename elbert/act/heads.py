@@ -153,7 +153,7 @@ class HeadOfAlbert(AlbertActPreTrainedModel):
 
 
 class AlbertActForPreTraining(HeadOfAlbert, hf_albert.AlbertForPreTraining):
-    """A model for pre-training: masked tokens (MLM) and the order of two sentences (SOP), as ALBERT.
+    """A model for pre-training on masked tokens (MLM) and the order of two sentences (SOP).
 
     `labels`, (batch, length), has the token at a masked position, and −100 elsewhere.
     `sentence_order_label`, (batch,), is 0 for sentences in order, 1 for swapped ones. The loss
