@@ -163,13 +163,14 @@ def in_words(metric_name: str, drop: Estimate, cost: float, max_drop: float | No
         change = f"leaves {metric_name} as it is"
     loses = f"lose up to {drop.high:.4f}" if drop.high > TOLERANCE else "lose nothing"
     lines = [
-        f"Stopping early saves {1 - cost:.0%} of the layers and {change} on the report part.",
+        f"Early exit saves {1 - cost:.0%} of the layers and {change} on the report part.",
         f"New texts of the same kind may {loses} (95% interval).",
     ]
     if max_drop is not None and drop.high > max_drop + TOLERANCE:
         lines.append(
-            f"You asked for at most {max_drop:g}, which holds on the calibration part alone. "
-            f"If {drop.high:.4f} is too much, label more dev rows, or give a smaller max_drop."
+            f"You asked for a loss of at most {max_drop:g}, but only the calibration part is sure "
+            f"to keep to it. If {drop.high:.4f} is too much, label more dev rows, or give a smaller "
+            "max_drop."
         )
     return "\n".join(lines)
 
@@ -183,10 +184,10 @@ def verdict_on(fronts: FrontierSet, point: Point, metric_name: str) -> str:
     efficiency_text = efficiency.text() if efficiency else NOTHING
     verdict = "Better than" if gain.low > TOLERANCE else "Not shown to be better than"
     return (
-        f"{verdict} a coin that stops each example at {layers} for the same cost, "
+        f"{verdict} random exits at {layers} for the same cost, "
         f"{point.cost:.4f}:\n"
         f"  {metric_name} {gain.text(number_format='+.4f')}\n"
-        "  exit efficiency, its gain over the coin as a share of the oracle's: "
+        "  exit efficiency, its gain over random exits as a share of the oracle's: "
         f"{efficiency_text}\n"
     )
 

@@ -244,7 +244,7 @@ def test_a_choice_that_a_random_mixture_matches_is_called_so():
     parts = split(200, 0.5, seed=0)
     layer = dataclasses.replace(made, exit_layer=made.truncations[1:2], settings=[{}])
     text = held_out_report(layer, 0, parts, seed=0)
-    assert "\nNot shown to be better than a coin that stops each example at layer " in text
+    assert "\nNot shown to be better than random exits at layer " in text
     oracle = dataclasses.replace(layer, exit_layer=made.oracle[-1:])
     text = held_out_report(oracle, 0, parts, seed=0)
     assert "\nBetter than" in text

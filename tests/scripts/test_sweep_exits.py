@@ -192,7 +192,7 @@ def test_the_next_evaluation_uses_what_was_picked(place, sweep, glue):
     (model / "exit_config.json").write_text(json.dumps(old))
     goal = ("--rules", "entropy", "--pick", "max_cost=0.6")
     outcome = sweep(place, "rte", "--tables_only", *goal, *THRESHOLDS).done()
-    assert "a coin that stops each example at layer" in outcome.out
+    assert "random exits at layer" in outcome.out
     picked = json.loads((model / "exit_config.json").read_text())
     assert "Picked: entropy" in outcome.out
     assert "'elsewhere.json' -> 'exit_config.json'" in outcome.out
