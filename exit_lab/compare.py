@@ -169,8 +169,8 @@ def in_words(metric_name: str, drop: Estimate, cost: float, max_drop: float | No
     if max_drop is not None and drop.high > max_drop + TOLERANCE:
         lines.append(
             f"You asked for a loss of at most {max_drop:g}, but only the calibration part is sure "
-            f"to keep to it. If {drop.high:.4f} is too much, label more dev rows, or give a smaller "
-            "max_drop."
+            f"to keep to it. If {drop.high:.4f} is too much, label more dev rows, or give a "
+            "smaller max_drop."
         )
     return "\n".join(lines)
 
