@@ -25,18 +25,39 @@ Run = Callable[[Sequence[str], Feed], Sequence[np.ndarray]]  # of a session
 
 
 class PlainGraph(ExportLoop):
-    """All layers one after the other and the last one's exit: what exporters make of ALBERT."""
+    """The first layers one after the other and one exit: what exporters make of ALBERT or BERT."""
 
     outputs = ("logits",)
     keys: ClassVar = {}
+    layers: int | None = None  # all, where it is None
 
     def forward(self, input_ids, attention_mask, token_type_ids, own_inputs, settings):
         model, mask = self.model, attention_mask_of(attention_mask)
-        *_, last = layer_states(model, model.embed(input_ids, token_type_ids), mask)
-        weights = model.layer_weights(model.config.num_hidden_layers - 1)
-        rule = model.config.exit_rule()
-        state = model.start(rule, input_ids.shape[0], own_inputs)
-        return (model.check_exit(rule, last, mask, weights, state).answer,)
+        layers = self.layers or model.config.num_hidden_layers
+        hidden = model.embed(input_ids, token_type_ids)
+        *_, hidden = itertools.islice(layer_states(model, hidden, mask), layers)
+        state = model.start(model.config.exit_rule(), input_ids.shape[0], own_inputs)
+        seen, _ = model.layer_output(hidden, mask, model.layer_weights(layers - 1), state)
+        return (seen.logits,)
+
+
+def write_plain(model, layers: int, path: Path) -> None:
+    """Write the first layers as a plain graph, and beside it, with int8 for onnx in its name, in
+    int8 by ONNX Runtime's own tool.
+    """
+    import onnx
+    import onnx_ir
+    from onnxruntime.quantization import quantize_dynamic
+
+    from elbert.export.graph import to_onnx
+
+    graph = PlainGraph(model)
+    graph.layers = layers
+    onnx_ir.save(to_onnx(graph, {}), path)
+    plain = onnx.load(path)
+    del plain.graph.value_info[:]  # the tool stops at shapes that it infers otherwise
+    int8_path = path.with_name(path.name.replace("-onnx.onnx", "-int8.onnx"))
+    quantize_dynamic(plain, int8_path, per_channel=True, reduce_range=True)
 
 
 def write_files(folder: Path, base: Mapping = BASE) -> None:

@@ -76,7 +76,7 @@ def main() -> None:
     parser = FlagParser(__doc__)
     add = parser.add_argument
     add("--model_dir", type=Path, required=True, help="folder of a trained model, for our server")
-    add("--encoder", type=Path, required=True, help="folder of the model for HF's pipeline")
+    add("--encoder", required=True, help="folder or hub name of the encoder, for HF's pipeline")
     add("--texts", type=Path, required=True, help="a file with a text a line")
     add("--onnx", default="classifier-int8.onnx", help="file in the folder; '' for none")
     add("--seconds", type=float, default=5, help="how long a round lasts for each server")
@@ -84,7 +84,7 @@ def main() -> None:
     args = parser.parse_args()
     texts = itertools.cycle(args.texts.read_text("utf-8").splitlines())
     ours = [str(ROOT / "examples/serve.py"), "--port", "0", "--model_dir", str(args.model_dir)]
-    commands = {"HF's pipeline": ["-c", PLAIN, str(args.encoder)], "examples/serve.py": ours}
+    commands = {"HF's pipeline": ["-c", PLAIN, args.encoder], "examples/serve.py": ours}
     if args.onnx:
         commands[f"examples/serve.py --onnx {args.onnx}"] = [*ours, "--onnx", args.onnx]
     found: dict[tuple[int, str], list[np.ndarray]] = {}

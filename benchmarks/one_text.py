@@ -1,0 +1,328 @@
+"""Milliseconds of one text at a time: a model with exits beside ordinary models of fewer layers.
+
+    OMP_NUM_THREADS=2 python benchmarks/one_text.py --model_dir out/film_reviews/model \\
+      --encoder sentence-transformers/all-MiniLM-L6-v2 --table new.csv \\
+      --csv docs/milliseconds.csv --chart docs/milliseconds.png
+
+An ordinary model of k layers is timed as the model's own first k layers and one classifier, without
+any exit check: with other weights it would take as long. Its int8 file is made by ONNX Runtime's
+own tool. The exits run at the price of computation whose mean depth on these texts is nearest to
+each of --costs. Hugging Face's model has all layers of --encoder and a random head. All contenders
+take the same texts as token ids, one at a time, in turn, round after round, each in a process of
+its own. A text's time is its median over the rounds; mean and 95th percentile are over texts. Needs
+requirements-bench.txt.
+"""
+
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import numpy as np
+import torch
+
+from benchmarks.contenders import HAS_BF16, processor_flags
+from benchmarks.runtimes import in_onnxruntime, write_plain
+from elbert import Classifier, ElbertForSequenceClassification, load_pretrained
+from elbert.cpu_packing import cast_layers, packed_copy
+from elbert.depth import layer_states
+from elbert.onnx_file import open_session
+from elbert_base.runtime import environment, keep_freed_memory
+from glue.tables import as_csv, read_records
+from runs.console import markdown_table
+from runs.flags import FlagParser
+from runs.processes import run_script
+
+Answer = Callable[[list[int]], object]  # to one text's token ids
+Place = dict[str, Any]  # in a contender's process: what answers
+FORMS = {"fp32": "PyTorch", "bf16": "PyTorch, bf16", "onnx": "ONNX", "int8": "ONNX, int8"}
+HUGGING_FACE = "Hugging Face's, all layers"
+REST = 0.1  # seconds between runs: threads that wait awake for more work fall asleep
+MOST_SPREAD = 0.25  # of a contender's rounds; see `spread`
+PLACE: Place = {}
+
+
+class Contender(NamedTuple):
+    """A row of the table, in one form."""
+
+    name: str
+    form: str
+    make: Callable[[], Answer]
+
+
+def load_ours(folder: Path, form: str) -> ElbertForSequenceClassification:
+    model, _ = load_pretrained(folder)
+    cast_layers(model, torch.bfloat16 if form == "bf16" else torch.float32)
+    return packed_copy(model.eval())
+
+
+def first_layers(folder: Path, form: str, layers: int) -> Answer:
+    """Answer after `layers` layers, without exit checks before."""
+    model = load_ours(folder, form)
+
+    @torch.inference_mode()
+    def answer(ids: list[int]) -> list[int]:
+        hidden = model.embed(torch.tensor([ids]), None, None, None)
+        *_, hidden = itertools.islice(layer_states(model, hidden, None), layers)
+        weights = model.layer_weights(layers - 1)
+        state = model.start(model.exit_rule(), 1, {})
+        seen, _ = model.layer_output(hidden, None, weights, state)
+        return seen.logits.argmax(-1).tolist()
+
+    return answer
+
+
+def with_exits(folder: Path, form: str, price: float) -> Answer:
+    """Answer as the model does at a price of computation."""
+    model = load_ours(folder, form)
+    model.config.exit_price = price
+
+    @torch.inference_mode()
+    def answer(ids: list[int]) -> list[int]:
+        return model.exit_early(torch.tensor([ids])).logits.argmax(-1).tolist()
+
+    return answer
+
+
+def hugging_face(encoder: str, form: str) -> Answer:
+    """Answer as transformers' model does."""
+    from transformers import AutoModelForSequenceClassification
+
+    dtype = torch.bfloat16 if form == "bf16" else torch.float32
+    model = AutoModelForSequenceClassification.from_pretrained(encoder, dtype=dtype).eval()
+
+    @torch.inference_mode()
+    def answer(ids: list[int]) -> list[int]:
+        return model(torch.tensor([ids])).logits.argmax(-1).tolist()
+
+    return answer
+
+
+def in_file(path: Path, plain: bool, settings: Mapping[str, float]) -> Answer:
+    """Answer with an ONNX file; plain: without a loop."""
+    run = in_onnxruntime(path) if plain else open_session(str(path)).run
+    given = {name: np.float32(value) for name, value in settings.items()}
+
+    def answer(ids: list[int]) -> list[int]:
+        row = np.array([ids])
+        feed = {"input_ids": row, "attention_mask": np.ones_like(row)}
+        feed |= {"token_type_ids": np.zeros_like(row), **given}
+        return run(["logits"], feed)[0].argmax(-1).tolist()
+
+    return answer
+
+
+def prepare(make: Callable[[], Answer]) -> None:
+    keep_freed_memory()
+    PLACE["answer"] = make()
+
+
+def time_each(texts: list[list[int]]) -> list[float]:
+    """Answer the texts; return the seconds of each."""
+    answer: Answer = PLACE["answer"]
+    answer(texts[0])  # as in the middle of its work
+    seconds = []
+    for ids in texts:
+        started = time.perf_counter()
+        answer(ids)
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+def price_of(cost: float, classifier: Classifier, texts: Sequence[str]) -> float:
+    """Return the fitted price whose mean depth on the texts is nearest to `cost`."""
+    config: Any = classifier.model.config
+    prices = [row[0] for row in config.stopping_thresholds]
+    depths = {}
+    for price in prices:
+        config.exit_price = price
+        answers = classifier(list(texts))
+        depths[price] = np.mean([answer["exit_layer"] for answer in answers])
+    return min(prices, key=lambda price: abs(depths[price] - cost * config.num_hidden_layers))
+
+
+def spread(rounds: np.ndarray) -> float:
+    """Return how far the quartiles of the rounds' means lie apart, as a share of their median.
+
+    rounds: (rounds, texts), seconds.
+    """
+    low, middle, high = np.quantile(rounds.mean(1), (0.25, 0.5, 0.75))
+    return float((high - low) / middle)
+
+
+def contenders_of(args: Any, prices: Mapping[float, float], files: Path) -> list[Contender]:
+    """List all contenders: every row in every form."""
+    folder = args.model_dir
+    rows = []
+    for form in FORMS:
+        if form == "bf16" and not HAS_BF16:
+            continue
+        is_file = form in ("onnx", "int8")
+        if not is_file:
+            make = partial(hugging_face, args.encoder, form)
+            rows.append(Contender(HUGGING_FACE, form, make))
+        for layers in args.layers:
+            make = partial(first_layers, folder, form, layers)
+            if is_file:
+                make = partial(in_file, files / f"plain-{layers}-{form}.onnx", True, {})
+            rows.append(Contender(f"ordinary, {layers} layers", form, make))
+        for cost, price in prices.items():
+            make = partial(with_exits, folder, form, price)
+            if is_file:
+                path = files / "exits-onnx.onnx" if form == "onnx" else folder / args.int8_file
+                make = partial(in_file, path, False, {"exit_price": price})
+            rows.append(Contender(f"exits, cost {cost:g}", form, make))
+    return rows
+
+
+def write_files(folder: Path, layers: Sequence[int], files: Path) -> None:
+    """Write ONNX files: plain ones of the first layers, and the model with its exits in float32."""
+    import onnx_ir
+
+    from elbert.export.graph import to_onnx
+    from elbert.export.loops import DepthLoop
+
+    model, _ = load_pretrained(folder)
+    for count in layers:
+        write_plain(model.eval(), count, files / f"plain-{count}-onnx.onnx")
+    onnx_ir.save(to_onnx(DepthLoop(model), {}), files / "exits-onnx.onnx")
+
+
+def measure(rows: Sequence[Contender], texts: list[list[int]], rounds: int) -> list[np.ndarray]:
+    """Time all contenders in turn; return (rounds, texts) seconds for each."""
+    spawn = get_context("spawn")
+    found: list[list[list[float]]] = [[] for _ in rows]
+    with ExitStack() as stack:
+        pools = []
+        for row in rows:
+            pool = ProcessPoolExecutor(1, spawn, initializer=prepare, initargs=(row.make,))
+            pools.append(stack.enter_context(pool))
+            with patch.dict(os.environ):
+                if row.name == HUGGING_FACE:  # its threads wait as its users' do
+                    os.environ.pop("GOMP_SPINCOUNT", None)
+                pool.submit(time_each, texts[:3]).result()
+        for _ in range(rounds):
+            for seconds, pool in zip(found, pools, strict=True):
+                seconds.append(pool.submit(time_each, texts).result())
+                time.sleep(REST)
+    return [np.array(seconds) for seconds in found]
+
+
+def summary(rows: Sequence[Contender], found: Sequence[np.ndarray]) -> str:
+    """Tabulate mean and 95th percentile, in milliseconds, of each row by form."""
+    cells: dict[str, dict[str, str]] = {}
+    for row, rounds in zip(rows, found, strict=True):
+        of_texts = 1000 * np.median(rounds, axis=0)
+        means = 1000 * rounds.mean(1)
+        text = f"{of_texts.mean():.1f} ({means.min():.1f}–{means.max():.1f}), "
+        text += f"{np.quantile(of_texts, 0.95):.1f}"
+        cells.setdefault(row.name, {})[row.form] = text
+    forms = [form for form in FORMS if any(form in of_row for of_row in cells.values())]
+    table = [[name, *(of_row.get(form, "") for form in forms)] for name, of_row in cells.items()]
+    titles = [FORMS[form] for form in forms]
+    return markdown_table(["mean ms (range of rounds), p95", *titles], table)
+
+
+def draw(rows: Sequence[Contender], found: Sequence[np.ndarray], path: Path) -> None:
+    """Draw PyTorch's and the int8 files' means as bars, with their ranges, and the p95 as dots."""
+    from answers.figures import COLOURS, INK, Figure, save_figure, styled
+
+    @styled
+    def figure() -> Any:
+        names = list(dict.fromkeys(row.name for row in rows))
+        chart = Figure(figsize=(5.2, 0.62 * len(names) + 1.1), layout="constrained")
+        axes = chart.subplots()
+        for number, form in enumerate(("fp32", "int8")):
+            for row, rounds in zip(rows, found, strict=True):
+                if row.form != form:
+                    continue
+                of_texts = 1000 * np.median(rounds, axis=0)
+                means = 1000 * rounds.mean(1)
+                place = names.index(row.name) + 0.4 * number - 0.2
+                mean = of_texts.mean()
+                whiskers = [[max(0.0, mean - means.min())], [max(0.0, means.max() - mean)]]
+                axes.barh(place, mean, 0.36, color=COLOURS[number], xerr=whiskers, ecolor=INK)
+                p95 = float(np.quantile(of_texts, 0.95))
+                axes.plot(p95, place, "o", color=COLOURS[number], markeredgecolor=INK)
+        for number, form in enumerate(("fp32", "int8")):
+            axes.barh(0, 0, color=COLOURS[number], label=f"{FORMS[form]}: mean")
+        axes.plot([], [], "o", color="white", markeredgecolor=INK, label="95% of texts take less")
+        axes.set_yticks(range(len(names)), names)
+        axes.set(xlabel="milliseconds, one text at a time")
+        axes.invert_yaxis()
+        axes.legend(loc="lower right")
+        return chart
+
+    save_figure(figure(), path)
+
+
+def write_csv(rows: Sequence[Contender], found: Sequence[np.ndarray], path: Path) -> None:
+    """Write the mean of every round."""
+    records = []
+    for row, rounds in zip(rows, found, strict=True):
+        for number, mean in enumerate(rounds.mean(1), start=1):
+            record = {"contender": row.name, "form": FORMS[row.form], "round": number}
+            records.append({**record, "seconds_a_text": f"{mean:.6g}"})
+    path.write_text(as_csv(records), encoding="utf-8")
+
+
+def main() -> None:
+    parser = FlagParser(__doc__)
+    add = parser.add_argument
+    add("--model_dir", type=Path, required=True, help="folder of make_classifier.py's model")
+    add("--encoder", required=True, help="folder or hub name of its encoder, for Hugging Face's")
+    add("--table", type=Path, required=True, help="table of texts")
+    add("--text_column_name", default="text", help="its column with the texts")
+    add("--texts", type=int, default=200, help="use so many of the texts, evenly spaced")
+    add("--layers", type=int, nargs="+", default=[6, 4, 3], help="depths of ordinary models")
+    add("--costs", type=float, nargs="+", default=[0.5, 0.4], help="computation costs of exits")
+    add("--int8_file", default="classifier-int8.onnx", help="int8 ONNX file in the folder")
+    add("--rounds", type=int, default=10)
+    add("--csv", type=Path, help="write the mean of every round to this file")
+    add("--chart", type=Path, help="draw the table")
+    args = parser.parse_args()
+    classifier = Classifier(args.model_dir)
+    _, records = read_records(args.table)
+    all_texts = [record[args.text_column_name] for _, record in records]
+    prices = {cost: price_of(cost, classifier, all_texts) for cost in args.costs}
+    places = np.linspace(0, len(all_texts) - 1, args.texts).astype(int)
+    texts = [classifier.tokenizer(all_texts[place])["input_ids"] for place in places]
+    print(", ".join(environment(torch.device("cpu")).values()))
+    print(f"flags: {processor_flags()}")
+    print(f"{len(texts)} texts, {statistics.mean(map(len, texts)):.0f} tokens on average")
+    print(", ".join(f"cost {cost:g}: exit_price {price:g}" for cost, price in prices.items()))
+    with TemporaryDirectory() as scratch:
+        files = Path(scratch)
+        write_files(args.model_dir, args.layers, files)
+        rows = contenders_of(args, prices, files)
+        found = measure(rows, texts, args.rounds)
+    print("", summary(rows, found), "", sep="\n")
+    if args.csv:
+        write_csv(rows, found, args.csv)
+    if args.chart:
+        draw(rows, found, args.chart)
+    spreads = {
+        f"{row.name}, {FORMS[row.form]}": spread(x) for row, x in zip(rows, found, strict=True)
+    }
+    noisy = [f"{name}: {share:.0%}" for name, share in spreads.items() if share > MOST_SPREAD]
+    if noisy:
+        sys.exit(
+            f"not to be published: the machine was busy. The quartiles of the rounds lie further "
+            f"apart than {MOST_SPREAD:.0%} of their median: {'; '.join(noisy)}"
+        )
+
+
+if __name__ == "__main__":
+    run_script(main)
