@@ -43,6 +43,7 @@ from experiments.comparison.recordings import (
     load,
     path_of,
 )
+from experiments.comparison.rivals import by_shares, learnt_schedule, patient_and_confident
 from experiments.comparison.tables import BUDGETS, DEPTHS, estimate_cells, table
 
 
@@ -140,11 +141,14 @@ def with_depth_0(outcomes: Outcomes, labels: np.ndarray, choosing: np.ndarray) -
 EXIT_METHODS: dict[str, Callable[[Answers, np.ndarray], Outcomes]] = {
     "optimal_stopping": stopping,
     "entropy": partial(outcomes_of, rule="entropy"),
-    "coin": partial(outcomes_of, rule=RANDOM_MIXTURE),
+    "thresholds by shares": by_shares,
+    "patient and confident": patient_and_confident,
+    "a learnt schedule": learnt_schedule,
+    "random exits": partial(outcomes_of, rule=RANDOM_MIXTURE),
 }
 NETWORK_METHODS: dict[str, Callable[[Sequence[Answers], np.ndarray], Outcomes]] = {
     "a cascade": cascade,
-    "two, by a coin": choice_of_networks,
+    "two, at random": choice_of_networks,
 }
 
 
@@ -239,8 +243,10 @@ def equal_cost_table(methods: dict[str, dict[str, Method]]) -> str:
 
 CLAIMS = (
     ("exits: optimal_stopping", "exits: entropy"),
+    ("exits: optimal_stopping", "exits: thresholds by shares"),
+    ("exits: optimal_stopping", "exits: a learnt schedule"),
     ("exits: optimal_stopping", "ordinary networks: a cascade"),
-    ("exits: optimal_stopping", "ordinary networks: two, by a coin"),
+    ("exits: optimal_stopping", "ordinary networks: two, at random"),
 )
 
 

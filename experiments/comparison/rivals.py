@@ -1,0 +1,122 @@
+"""Published exit rules that `optimal_stopping` is compared with, on the same recorded answers.
+
+Each function computes the outcomes of all settings of one rule; what it fits, it fits to the rows
+`choosing`.
+"""
+
+import itertools
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from answers.exit_metrics import at_exit
+from elbert.rules import exit_scores, normalised_entropy
+from experiments.comparison.methods import Outcomes
+from experiments.comparison.recordings import Answers
+from experiments.comparison.rules import quantiles
+
+SHARES = np.linspace(0.02, 0.98, 49)  # of the examples that are left, which exit at each layer
+SCHEDULE_PRICES = np.geomspace(0.01, 3, 24)  # of computation, in accuracy
+SCHEDULE_STEPS = 300
+SCHEDULE_DECAY = 1e-3  # of the weights
+
+
+def outcomes_at(answers: Answers, exit_layer: np.ndarray) -> Outcomes:
+    """Look up right or wrong, and cost, at exits (settings, examples), 1-based."""
+    return Outcomes(at_exit(answers.scores, exit_layer), at_exit(answers.cost, exit_layer))
+
+
+def first_exit(exit_masks: np.ndarray) -> np.ndarray:
+    """Find each example's first exit, 1-based: (…, examples) of (layers, …, examples) bool.
+
+    At the last layer everyone exits.
+    """
+    exit_masks = exit_masks.copy()
+    exit_masks[-1] = True
+    return exit_masks.argmax(0) + 1
+
+
+def by_shares(answers: Answers, choosing: np.ndarray) -> Outcomes:
+    """Exit where the answer's probability is above the layer's threshold (Huang et al., 2018).
+
+    The thresholds of MSDNet let a share q of the examples that are left exit at every layer. q is
+    the setting.
+    """
+    confidence = exit_scores(torch.tensor(answers.logits)).amax(-1).numpy()  # (layers, examples)
+    exit_layers = []
+    for share in SHARES:
+        left = choosing
+        exit_masks = []
+        for of_layer in confidence:
+            threshold = np.quantile(of_layer[left], 1 - share) if len(left) else np.inf
+            exit_masks.append(of_layer > threshold)
+            left = left[of_layer[left] <= threshold]
+        exit_layers.append(first_exit(np.array(exit_masks)))
+    return outcomes_at(answers, np.array(exit_layers))
+
+
+def patient_and_confident(answers: Answers, choosing: np.ndarray) -> Outcomes:
+    """Exit after so many layers in a row whose entropy is below a threshold (PCEE-BERT, 2022)."""
+    entropy = normalised_entropy(exit_scores(torch.tensor(answers.logits))).numpy()
+    layers = len(entropy)
+    exit_layers = []
+    for threshold, patience in itertools.product(
+        quantiles(entropy[:, choosing]), range(1, layers + 1)
+    ):
+        streak = np.zeros(entropy.shape[1], dtype=int)
+        exit_masks = []
+        for of_layer in entropy:
+            streak = np.where(of_layer < threshold, streak + 1, 0)
+            exit_masks.append(streak >= patience)
+        exit_layers.append(first_exit(np.array(exit_masks)))
+    return outcomes_at(answers, np.array(exit_layers))
+
+
+def learnt_schedule(answers: Answers, choosing: np.ndarray) -> Outcomes:
+    """Exit where a score of the layer is positive; all scores are learnt together (EENet, 2023).
+
+    A score is linear in the largest probability, the entropy, the share of layers so far that gave
+    the same class, and the layer's probabilities. As in EENet, scores and thresholds are learnt by
+    gradient on held-out rows: they minimise the errors plus a price of computation, where an
+    example exits with the probability sigmoid(score). The price is the setting, in place of
+    EENet's budget.
+    """
+    inputs = schedule_inputs(answers)  # (layers, examples, inputs)
+    fitted = inputs[:, choosing]
+    wrong = torch.tensor(1 - answers.scores[:, choosing], dtype=torch.float)
+    cost = torch.tensor(answers.cost[:, choosing], dtype=torch.float)
+    prices = torch.tensor(SCHEDULE_PRICES, dtype=torch.float)[:, None]
+    layers, _, count = inputs.shape
+    weights = torch.zeros(len(prices), layers - 1, count, requires_grad=True)
+    optimizer = torch.optim.Adam([weights], lr=0.05)
+    for _ in range(SCHEDULE_STEPS):
+        scores = torch.einsum("lei,pli->lpe", fitted[:-1], weights)
+        goes_on = torch.cumprod(torch.sigmoid(-scores), 0)  # (layers − 1, prices, examples)
+        reaches = F.pad(goes_on, (0, 0, 0, 0, 1, 0), value=1.0)
+        exits = reaches - F.pad(goes_on, (0, 0, 0, 0, 0, 1))
+        loss = (exits * (wrong[:, None] + prices * cost[:, None])).sum(0).mean(-1).sum()
+        loss = loss + SCHEDULE_DECAY * weights.square().sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        scores = torch.einsum("lei,pli->lpe", inputs[:-1], weights)
+    exit_masks = F.pad(scores, (0, 0, 0, 0, 0, 1), value=1.0).numpy() > 0
+    return outcomes_at(answers, first_exit(exit_masks))
+
+
+def schedule_inputs(answers: Answers) -> torch.Tensor:
+    """Compute what the scores of `learnt_schedule` read: (layers, examples, inputs)."""
+    probabilities = exit_scores(torch.tensor(answers.logits, dtype=torch.float))
+    classes = probabilities.argmax(-1)  # (layers, examples)
+    agreement = []
+    for layer in range(len(classes)):
+        agreement.append((classes[: layer + 1] == classes[layer]).float().mean(0))
+    columns = [
+        torch.ones_like(agreement[0]).expand_as(classes),
+        probabilities.amax(-1),
+        normalised_entropy(probabilities),
+        torch.stack(agreement),
+    ]
+    return torch.cat([torch.stack(columns, -1), probabilities], -1)
