@@ -113,7 +113,7 @@ def hugging_face(encoder: str, form: str) -> Answer:
 def in_file(path: Path, plain: bool, settings: Mapping[str, float]) -> Answer:
     """Answer with an ONNX file; plain: without a loop."""
     run = in_onnxruntime(path) if plain else open_session(str(path)).run
-    given = {name: np.float32(value) for name, value in settings.items()}
+    given = {name: np.array(value, np.float32) for name, value in settings.items()}
 
     def answer(ids: list[int]) -> list[int]:
         row = np.array([ids])
