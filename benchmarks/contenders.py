@@ -11,7 +11,7 @@ from transformers import AlbertConfig, AlbertForSequenceClassification
 
 from elbert import ElbertConfig, ElbertForSequenceClassification
 from elbert.cpu_packing import cast_layers, is_emulated, packed_copy
-from elbert.depth import ExampleState, ExitDecision, Inputs
+from elbert.depth import ExampleState, ExitDecision, Inputs, layer_states
 from elbert.depth_batching import DepthBatcher
 from elbert.rules import AnyRule
 from elbert_base.runtime import keep_freed_memory
@@ -124,6 +124,15 @@ def run_hf(batch: int, width: int | None, model, texts: list[list[int]]) -> None
     """Run HF's model over the texts, `batch` at a time, padded to `width` or to the longest."""
     for start in range(0, len(texts), batch):
         model(**padded(texts[start : start + batch], width)).logits.argmax(-1).tolist()
+
+
+@torch.inference_mode()
+def run_layers(model: ForcedExits, texts: list[list[int]]) -> None:
+    """Run all layers over the texts, one by one, without an exit check."""
+    for text in texts:
+        hidden = model.embed(torch.tensor([text], device=DEVICE), None, None, None)
+        *_, last = layer_states(model, hidden, None)
+        last[0, 0, 0].item()
 
 
 @torch.inference_mode()

@@ -287,7 +287,7 @@ def main() -> None:
     add("--text_column_name", default="text", help="its column with the texts")
     add("--texts", type=int, default=200, help="use so many of the texts, evenly spaced")
     add("--layers", type=int, nargs="+", default=[6, 4, 3], help="depths of ordinary models")
-    add("--costs", type=float, nargs="+", default=[0.5, 0.4], help="computation costs of exits")
+    add("--costs", type=float, nargs="+", default=[1, 0.5, 0.4], help="costs of exits")
     add("--int8_file", default="classifier-int8.onnx", help="int8 ONNX file in the folder")
     add("--rounds", type=int, default=10)
     add("--csv", type=Path, help="write the mean of every round to this file")

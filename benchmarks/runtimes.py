@@ -121,11 +121,9 @@ def in_openvino(path: Path) -> Run:
 ROWS: dict[str, tuple[str, Callable[[Path], Run]]] = {
     "ONNX Runtime fp32": ("plain.onnx", in_onnxruntime),
     "ONNX Runtime int8": ("plain-int8.onnx", in_onnxruntime),
-    "OpenVINO fp32": ("plain.onnx", in_openvino),
     "OpenVINO int8 (NNCF)": ("plain-int8.xml", in_openvino),
     "our file, ONNX Runtime fp32": ("loop.onnx", in_onnxruntime),
     "our file, ONNX Runtime int8": ("loop-int8.onnx", in_onnxruntime),
-    "our file, OpenVINO fp32": ("loop.onnx", in_openvino),
     "our file, OpenVINO int8": ("loop-int8.onnx", in_openvino),
 }
 

@@ -8,7 +8,7 @@ Others are HF's ALBERT and, on a CPU, ONNX Runtime and OpenVINO at full depth; o
 runs there, too. No trained weights are needed: exits are forced, so that a computation cost c is
 exact, while the exit checks are computed as ever. Every contender has a process of its own, as its
 user would run it; ours keep freed memory and wait briefly, as our scripts do. All contenders of a
-case run in turn, round after round; a row gives the median time of a text over the rounds, the
+case run in turn, ten rounds; a row gives the median time of a text over the rounds, the
 range of the rounds, and the ratio of the first row's median to it. With a CUDA device, everything
 runs there. Needs requirements-bench.txt.
 """
@@ -41,6 +41,7 @@ from benchmarks.contenders import (
     ids_of,
     processor_flags,
     run_hf,
+    run_layers,
     run_ours,
     texts_of,
 )
@@ -52,10 +53,14 @@ from runs.flags import FlagParser
 Texts = list[list[int]]
 Run = Callable[[Any, Texts], None]  # of texts, by what a process has made
 Clock = Callable[[Run, Texts], float]  # seconds of a run in a process of its own
+WITHOUT_CHECKS = "ours, without exit checks"
 REST = 0.1  # seconds between runs: threads that wait awake for more work fall asleep
 MODEL: list[Any] = []  # in a contender's process: what it has made
 SHAPES = ((1, 32), (1, 128), (8, 64), (32, 128))  # of the first table: batch, length
 COSTS = (0.75, 0.5, 0.25)
+MIDDLE_COST = 0.5  # the one of all shapes but the first
+ROUNDS = 10
+MOST_SPREAD = 0.25  # of a contender's rounds; see `Table.noisy_rows`
 
 
 @contextmanager
@@ -110,8 +115,8 @@ class Table:
         columns = "case|contender|examples|ms per example|range|times as fast as the first"
         print(markdown_table(columns.split("|"), ()))
 
-    def compare(self, case: str, rows: Sequence[Contender], more: int = 1) -> None:
-        """Run the contenders in turn, three rounds or `more` times as many; print their rows.
+    def compare(self, case: str, rows: Sequence[Contender]) -> None:
+        """Run the contenders in turn, round after round; print their rows.
 
         A row has the median of the rounds, their range, and the ratio of the first row's median
         to this one.
@@ -119,7 +124,7 @@ class Table:
         times = self.cases[case] = {row.name: [] for row in rows}
         for row in rows:
             row.clock(row.run, row.texts[:2])  # warms caches
-        for _ in range(3 * more):  # in turn: what slows one slows them all
+        for _ in range(ROUNDS):  # in turn: what slows one slows them all
             for name, clock, run, texts in rows:
                 times[name].append(clock(run, texts) / len(texts))
         first = statistics.median(times[rows[0].name])
@@ -130,6 +135,17 @@ class Table:
                 f"| {min(seconds) * 1e3:.2f}–{max(seconds) * 1e3:.2f} | {first / median:.2f} |",
                 flush=True,
             )
+
+    def noisy_rows(self) -> list[str]:
+        """List rows whose rounds' quartiles lie further apart than a share of their median."""
+        noisy = []
+        for case, times in self.cases.items():
+            for name, seconds in times.items():
+                low, middle, high = statistics.quantiles(seconds, n=4)
+                share = (high - low) / middle
+                if share > MOST_SPREAD:
+                    noisy.append(f"{case}, {name}: {share:.0%}")
+        return noisy
 
     def summary(self, cases: Sequence[str]) -> str:
         """These cases side by side, "20.1 (3.8×)": milliseconds, times as fast as the first.
@@ -198,22 +214,25 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
         ("ours", "fp32", partial(ours, 1.0), some),
         ("ours bf16", "bf16", partial(ours, 1.0), some),
     ]
-    for cost in COSTS:
+    if batch == 1:  # what the exit checks cost
+        rows.append((WITHOUT_CHECKS, "fp32", run_layers, some))
+        rows.append((f"{WITHOUT_CHECKS}, bf16", "bf16", run_layers, some))
+    costs = COSTS if (batch, length) == SHAPES[0] else (MIDDLE_COST,)
+    for cost in costs:
         rows.append((f"ours, c = {cost}", "fp32", partial(ours, cost), many))
         rows.append((f"ours bf16, c = {cost}", "bf16", partial(ours, cost), many))
     for name in runtimes.ROWS:
         run, exits = partial(runtimes.run_file, batch), name.startswith("our")
         rows.append((name, name, partial(run, 1.0 if exits else None), some))
         # A batch of our file goes on until its last text has exited.
-        for cost in COSTS if exits and batch == 1 else ():
+        for cost in costs if exits and batch == 1 else ():
             rows.append((f"{name}, c = {cost}", name, partial(run, cost), many))
     contenders = [
         Contender(name, clocks[clock], run, texts)
         for name, clock, run, texts in rows
         if clock in clocks
     ]
-    # Short runs vary.
-    table.compare(f"batch {batch}, length {length}", contenders, 3 if batch < 32 else 1)
+    table.compare(f"batch {batch}, length {length}", contenders)
 
 
 def written_files(stack: ExitStack) -> dict[str, Callable]:
@@ -275,6 +294,11 @@ def main() -> None:
     if args.chart:
         table.write_chart(args.chart)
     print("", table.summary([f"batch {batch}, length {n}" for batch, n in SHAPES]), sep="\n")
+    if noisy := table.noisy_rows():
+        sys.exit(
+            "not to be published: the machine was busy. The quartiles of the rounds lie further "
+            f"apart than {MOST_SPREAD:.0%} of their median: {'; '.join(noisy)}"
+        )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from answers.sweep import RANDOM_MIXTURE, Recording, exit_predictions, scan_sett
 from elbert.configuration import ElbertConfig
 from elbert_base.keys import PRICES
 from exit_lab.stopping import fit_calibration, fit_stopping
-from experiments.comparison.intervals import difference
+from experiments.comparison.intervals import difference, simultaneous
 from experiments.comparison.methods import (
     Method,
     Outcomes,
@@ -71,6 +71,7 @@ POPULATIONS = {  # by title
     # The rule's form was chosen with earlier networks' answers to these rows at hand.
     "SICK": Population("SICK", DEV, *NEW),
 }
+HEADLINE = "SST-2, dev set"
 RESULTS = Path(__file__).parent / "results"
 MOST_STAGES = 3  # networks of a cascade
 
@@ -241,6 +242,35 @@ def equal_cost_table(methods: dict[str, dict[str, Method]]) -> str:
     return table("accuracy at a cost of (seeds)", [str(budget) for budget in BUDGETS], cells)
 
 
+def headline_table(methods: dict[str, Method]) -> str:
+    """Tabulate accuracies on SST-2's dev set, each with its 95% interval, and their differences.
+
+    methods: of that population, by title.
+    """
+    population = POPULATIONS[HEADLINE]
+    with_exits = load_exits(population)
+    ordinary = load_ordinary(population)
+    seeds = sorted(with_exits.keys() & ordinary.keys())
+    scores: dict[str, np.ndarray] = {}  # (seeds, examples), by row
+    for depth in (6, 4, 3):
+        networks = [ordinary[seed][depth] for seed in seeds]
+        scores[f"ordinary, {depth} layers"] = np.stack([x.scores[0] for x in networks])
+    scores["exits, all layers"] = np.stack([with_exits[seed].scores[-1] for seed in seeds])
+    for budget in (0.5, 0.4):
+        results = at_budgets(methods["exits: optimal_stopping"], [budget])
+        scores[f"exits, cost {budget}"] = results.score[0]
+    full = scores["ordinary, 6 layers"]
+    cells: dict[tuple[str, str], str] = {}
+    for row, right in scores.items():
+        (accuracy,) = simultaneous([[right]])
+        cells["accuracy, %", row] = accuracy.text(100, ".1f")
+        if right is not full:
+            (less,) = simultaneous([difference(right, full)])
+            cells["against six layers", row] = less.difference_text()
+    columns = ["accuracy, %", "against six layers"]
+    return table(f"{HEADLINE}, {len(seeds)} seeds", columns, cells)
+
+
 CLAIMS = (
     ("exits: optimal_stopping", "exits: entropy"),
     ("exits: optimal_stopping", "exits: thresholds by shares"),
@@ -266,7 +296,12 @@ def claims_table(methods: dict[str, dict[str, Method]]) -> str:
 
 def main() -> None:
     methods = {title: make_methods(population) for title, population in POPULATIONS.items()}
-    texts = [depths_table(), equal_cost_table(methods), claims_table(methods)]
+    texts = [
+        headline_table(methods[HEADLINE]),
+        depths_table(),
+        equal_cost_table(methods),
+        claims_table(methods),
+    ]
     report = "\n\n".join(texts)
     (RESULTS / "confirmation.md").write_text(report + "\n", encoding="utf-8")
     print(report)
