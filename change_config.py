@@ -1,11 +1,11 @@
-"""Edit one key of a trained model's configuration.
+"""Change one key in the configuration of a trained model, such as its exit threshold.
 
     python ./change_config.py --key exit_thres --value 0.1 --model_dir out/albert_base/RTE
     python ./change_config.py --key exit_thres --value 0.1 --task RTE --model albert_base \\
         --out_dir out/albert_base
 
-edit out/albert_base/RTE/config.json. If the file that its `exit_config_path` names has the key, the
-command edits that file instead, since its value wins. Files are replaced atomically.
+Both commands change out/albert_base/RTE/config.json. If exit_config.json, or the file that
+`exit_config_path` names, has the key, the command changes that file instead, since its value wins.
 """
 
 import json
@@ -89,9 +89,9 @@ def main() -> None:
     )
     parser.add_argument("--value", required=True, help="new value")
     parser.add_argument("--model_dir", type=Path, help="folder of the trained model")
-    parser.add_argument("--task", help="in place of --model_dir: the model's folder in --out_dir")
-    parser.add_argument("--model", default="", help="name of the model, printed in the message")
-    parser.add_argument("--out_dir", default=".", help="folder that holds the tasks' folders")
+    parser.add_argument("--task", help="folder of the model in --out_dir, in place of --model_dir")
+    parser.add_argument("--model", default="", help="name of the model, for the printed message")
+    parser.add_argument("--out_dir", default=".", help="folder with a model's folder for each task")
     args = parser.parse_args()
     if bool(args.model_dir) == bool(args.task):
         raise UserError("give --model_dir, the folder of a trained model, or --out_dir and --task")

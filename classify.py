@@ -1,14 +1,15 @@
-"""Classify the rows of a table with a trained model: a table in, the same table with answers out.
+"""Classify the rows of a table with a trained model, and write the same table with the answers.
 
     python classify.py --model_dir out/reviews/model --input_file new.csv --output_file scored.csv
 
-All columns stay, and each row gets label, score (the label's probability) and exit_layer. Tables
-are CSV, TSV, JSON lines or Parquet. A run that was killed goes on when the command is given again.
+All columns stay, and each row gets label, score (the probability of the label) and exit_layer.
+Tables are CSV, TSV, JSON lines or Parquet. If a run is killed, give the same command again to
+continue. Through a pipe:
 
     zcat new.jsonl.gz | python classify.py --model_dir out/reviews/model --input_file - \\
       --input_format jsonl --output_file - > scored.jsonl
 
---ray scores Parquet files on a cluster (requirements-ray.txt). See docs/big_tables.md.
+--ray classifies Parquet files on a cluster (requirements-ray.txt). See docs/big_tables.md.
 """
 
 from answers.table_settings import ColumnSettings, ModelSettings, RaySettings, TableSettings

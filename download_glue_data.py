@@ -1,4 +1,4 @@
-"""Fetch GLUE in the layout that run_glue.py reads, or write the bundled sample task.
+"""Download the GLUE tasks for run_glue.py, or write the bundled sample task.
 
     python download_glue_data.py --data_dir glue_data --tasks all
     python download_glue_data.py --data_dir glue_data --tasks RTE,MNLI,diagnostic
@@ -6,10 +6,10 @@
     python download_glue_data.py --tasks MRPC --path_to_mrpc ~/MSRParaphraseCorpus
     python download_glue_data.py --tasks all --base_url https://mirror.example/glue
 
-Each task gets a folder, glue_data/RTE and so on, with its .tsv files. Files that are there stay as
-they are; to fetch a task anew, remove its folder.
+Each task gets a folder with its .tsv files, such as glue_data/RTE. Files that are already there
+stay as they are; to download a task again, remove its folder.
 
-A mirror given as --base_url must hold the same files, with the same SHA-256, in the folders
+A mirror that --base_url names must have the same files, with the same SHA-256, in the folders
 glue/data and senteval/senteval_data.
 """
 

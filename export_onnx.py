@@ -1,14 +1,15 @@
-"""Write a trained model and its exit rule as one ONNX file, which exits early by itself.
+"""Write a trained model and its exit rule to an ONNX file, which exits early and needs no PyTorch.
 
     python ./export_onnx.py --model_dir out/albert_base/RTE --output elbert.onnx
 
---triton models/NAME writes a model of Triton Inference Server in place of a file.
+--triton models/NAME writes a model for Triton Inference Server instead of a single file.
 
 Inputs: input_ids, attention_mask, token_type_ids (batch, length) int64; for a ponder model that
-samples, draws (batch,). The rule's numbers (exit_thres, cnt_thres, margin, range_tmp; act_epsilon)
-are optional inputs: their defaults are the model's own values. Outputs: logits (batch,
-labels), exit_layer (batch,), layers_run (); for albert_act updates (batch, length), not exit_layer.
---layer_logits adds layer_logits (layers, batch, labels), 0 for layers that were not run.
+samples, draws (batch,). The numbers of the exit rule (exit_thres, cnt_thres, margin, range_tmp;
+act_epsilon) are optional inputs, whose defaults are the values of the model. Outputs: logits
+(batch, labels), exit_layer (batch,), layers_run (); for albert_act, updates (batch, length) in
+place of exit_layer. --layer_logits adds layer_logits (layers, batch, labels), 0 for layers that
+were not run.
 
 Needs requirements-onnx.txt. See docs/onnx.md.
 """
@@ -35,24 +36,28 @@ LABEL_FILE = "labels.txt"
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSettings:
-    """The model and the file."""
+    """The model and the ONNX file."""
 
     model_dir: Path = option(..., "folder of the trained model")
-    output: Path | None = option(None, "file to write")
+    output: Path | None = option(None, "ONNX file to write")
     triton: Path | None = option(
         None,
-        "in place of --output: a model's folder in a repository of Triton Inference Server, e.g. "
-        "models/reviews",
+        "model folder to write in a repository of Triton Inference Server, e.g. models/reviews, in "
+        "place of --output",
     )
-    int8: bool = option(False, "8-bit products, calibrated on training texts: smaller and faster")
+    int8: bool = option(
+        False,
+        "compute matrix products with 8-bit integers, calibrated on texts of the training: a "
+        "smaller and faster file",
+    )
     calibration_file: Path | None = option(
-        None, "texts to calibrate --int8 on instead, with the columns of the training's"
+        None, "table of other texts for --int8, with the columns of the training table"
     )
-    layer_logits: bool = option(False, "add an output with every layer's answer")
+    layer_logits: bool = option(False, "add an output with the logits of every layer")
     no_defaults: bool = option(
         False,
-        "make the exit settings required inputs, for runtimes in JavaScript, which set "
-        "no optional ones",
+        "make the numbers of the exit rule required inputs, for runtimes in JavaScript, which "
+        "cannot set optional ones",
     )
 
     def check(self) -> None:
@@ -63,8 +68,8 @@ class ExportSettings:
             raise UserError(f"--output {self.output} exists, and is no .onnx file: choose another")
         if self.triton and (self.no_defaults or self.layer_logits):
             raise UserError(
-                "--triton: the rule's numbers are constants there, and each output is an "
-                "example's: leave out --no_defaults and --layer_logits"
+                "--triton: the numbers of the exit rule are constants there, and every output has "
+                "a row for each example: leave out --no_defaults and --layer_logits"
             )
         if self.triton and self.triton.exists() and not (self.triton / CONFIG_FILE).is_file():
             raise UserError(f"--triton {self.triton} exists, without {CONFIG_FILE}: choose another")

@@ -1,17 +1,18 @@
-"""Make a fast classifier from an encoder and a table, with one command.
+"""Train a fast text classifier from a table and a pre-trained encoder, with one command.
 
     python make_classifier.py --train_file reviews.csv --model_name_or_path bert-base-uncased \\
         --output_dir out/reviews
 
-Trains an exit after every layer by the recommended recipe, chooses a threshold on half of the dev
-rows and reports the other half, writes an int8 file and a report, and prints how to use them. The
-model goes to OUTPUT_DIR/model. With --recipe add_exits, MODEL_NAME_OR_PATH is a classifier that is
-already fine-tuned, whose head stays the last exit; --train_exits_only then changes none of its
-answers at full depth. Without --validation_file, a share of the training rows is the dev
-set, stratified by their labels. After an interruption, give the same command again to continue.
+The command trains an exit (a small classifier) after every layer with the recommended recipe,
+chooses an exit threshold on one half of the dev rows, reports accuracy and cost on the other half,
+writes an int8 ONNX file, and prints how to use it. The model is in OUTPUT_DIR/model. Without
+--validation_file, a share of the training rows is the dev set, with the same shares of labels.
 
-Flags that are not listed below go to the training: run_glue.py --help has them. Needs
-requirements-onnx.txt.
+With --recipe add_exits, MODEL_NAME_OR_PATH is a fine-tuned classifier, whose head becomes the last
+exit; with --train_exits_only as well, its answers at full depth stay as they are.
+
+After an interruption, give the same command again to continue. Flags that are not listed below go
+to the training (run_glue.py --help lists them). Needs requirements-onnx.txt.
 """
 # `main` has the steps in their order. Each is one of the scripts, whose command is printed.
 
@@ -166,48 +167,62 @@ def make_parser() -> FlagParser:
     """Make the parser of the command's own flags."""
     parser = FlagParser(__doc__)
     parser.add_argument(
-        "--train_file", required=True, help="CSV, TSV or JSON lines with texts and labels"
+        "--train_file", required=True, help="table of texts and labels: CSV, TSV or JSON lines"
     )
-    parser.add_argument("--validation_file", help="dev rows; default: a share of --train_file")
-    parser.add_argument("--model_name_or_path", required=True, help="encoder: folder or hub name")
-    parser.add_argument("--output_dir", type=Path, required=True, help="folder of all results")
-    parser.add_argument("--text_column_names", help="text columns; default: sentence1[,sentence2]")
     parser.add_argument(
-        "--label_column_name", help="label column; default: label; A,B,C: several labels"
+        "--validation_file", help="table of dev rows; default: a share of --train_file"
     )
-    parser.add_argument("--label_separator", help="separator of several labels in one label cell")
+    parser.add_argument(
+        "--model_name_or_path", required=True, help="pre-trained encoder: folder or hub name"
+    )
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder of all results")
+    parser.add_argument(
+        "--text_column_names",
+        help="names of the text columns; default: sentence1[,sentence2]",
+    )
+    parser.add_argument(
+        "--label_column_name",
+        help="name of the label column; default: label; A,B,C: several labels, a column of 0 and 1 "
+        "for each",
+    )
+    parser.add_argument(
+        "--label_separator", help="separator of several labels in a cell of the label column"
+    )
     parser.add_argument(
         "--task_type",
         choices=TASK_TYPES,
-        help="what the label column means; default: regression where a number is not whole",
+        help="meaning of the label column; default: regression if all labels are numbers and one "
+        "is not whole, else classification",
     )
     parser.add_argument(
-        "--drop_incomplete_rows", action="store_true", help="leave out rows without text or label"
+        "--drop_incomplete_rows",
+        action="store_true",
+        help="leave out rows without a text or a label",
     )
     parser.add_argument(
         "--validation_share",
         type=SHARE.reader(float),
         default=0.2,
-        help="share of dev rows in --train_file",
+        help="share of --train_file that becomes the dev rows",
     )
     parser.add_argument(
         "--max_drop",
         type=AT_LEAST_0.reader(float),
         default=0.01,
-        help="largest loss of the metric by early exit",
+        help="largest loss of the metric through early exit, on the dev rows that choose",
     )
     parser.add_argument(
         "--metric_name",
-        help="metric that the threshold goes by: one of scikit-learn's scorers, such as f1_macro, "
-        "or module.function of your own; default: the task's",
+        help="metric by which the threshold is chosen: one of scikit-learn's scorers, such as "
+        "f1_macro, or your own as module.function; default: that of the task",
     )
     parser.add_argument("--seed", type=SEED.reader(int), default=42, help="random seed")
     parser.add_argument(
         "--recipe",
         choices=tuple(RECIPES),
         default="recommended",
-        help="configuration keys of the training; add_exits keeps the head of a fine-tuned "
-        "classifier as the last exit",
+        help="recipe, a set of configuration keys for the training; add_exits keeps the head of a "
+        "fine-tuned classifier as the last exit",
     )
     return parser
 
@@ -411,7 +426,7 @@ def choose_threshold(project: Project) -> None:
 
 
 def export_int8(project: Project) -> None:
-    """Write the int8 file."""
+    """Write the int8 ONNX file."""
     flags = ["--model_dir", project.model_dir, "--output", project.int8_file, "--int8"]
     run("export_onnx.py", flags)
 

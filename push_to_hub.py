@@ -1,11 +1,11 @@
-"""Put a trained model on the Hugging Face hub, with a model card made from its evaluation.
+"""Upload a trained model to the Hugging Face hub, with a model card made from its evaluation.
 
     python ./push_to_hub.py --model_dir out/albert_base/RTE --hub_model_id me/elbert-rte
 
-The card is README.md in --model_dir; a card of your own is left as it is. Without --hub_model_id
-the command only writes the card. Otherwise it sends weights, configuration, exit_config.json,
-tokenizer, card and exits.png, without paths and flags of this machine. Sign in first:
-`hf auth login`.
+The card is README.md in --model_dir; a card that you have edited stays as it is. Without
+--hub_model_id, the command only writes the card. With it, the command sends weights, configuration,
+exit_config.json, tokenizer, card and exits.png, without paths and flags of this machine. Sign in
+first, by `hf auth login`.
 """
 
 import re
@@ -87,11 +87,17 @@ class HubSettings:
     """The model and its repository."""
 
     model_dir: Path = option(..., "folder of the trained and evaluated model")
-    hub_model_id: str | None = option(None, "repository, e.g. me/rte; default: only the card")
+    hub_model_id: str | None = option(
+        None, "repository on the hub, e.g. me/rte; default: only write the card"
+    )
     license: str | None = option(None, "licence on the card, e.g. apache-2.0")
     language: str | None = option(None, "language of the texts, e.g. en")
-    dataset: str | None = option(None, "training data on the hub; default: GLUE's for its tasks")
-    base_model: str | None = option(None, "starting model on the hub; default: the training's")
+    dataset: str | None = option(
+        None, "name of the training data on the hub; default: that of GLUE, for its tasks"
+    )
+    base_model: str | None = option(
+        None, "name of the starting model on the hub; default: that of the training"
+    )
     hub_private_repo: bool = option(False, "make a new repository private")
 
 

@@ -1,13 +1,14 @@
-"""Repeat a published table with one command: published values beside those measured here.
+"""Repeat a published experiment with one command, and compare published with measured values.
 
     python reproduce.py elbert-rte --weights albert/albert-large-v2
     python reproduce.py act-pretraining --tasks tiny --eval_file text.txt
     python reproduce.py
 
-Without an entry, the command lists all, with what each needs, and shows the tables of those that
-were run. An entry's commands are shown and run, from download to table. After an interruption, give
-the same command again to continue. Flags that are not listed below, such as --bf16, go to the
-entry's run_glue.py, run_pretraining.py or run_parity.py.
+Without an entry, the command lists all experiments with what each of them needs, and shows the
+tables of those that were run. With an entry, it prints and runs the commands of this experiment,
+from the download to the table. After an interruption, give the same command again to continue.
+Flags that are not listed below, such as --bf16, go to run_glue.py, run_pretraining.py or
+run_parity.py, whichever the experiment runs.
 """
 
 import shlex
@@ -152,9 +153,15 @@ def listing(output_dir: Path) -> str:
 def main() -> None:
     parser = FlagParser(__doc__)
     parser.add_argument(
-        "entry", nargs="?", choices=ENTRIES, metavar="entry", help=", ".join(ENTRIES)
+        "entry",
+        nargs="?",
+        choices=ENTRIES,
+        metavar="entry",
+        help=f"experiment to run: {', '.join(ENTRIES)}",
     )
-    parser.add_argument("--weights", help="folder or hub name, if not the published weights")
+    parser.add_argument(
+        "--weights", help="weights to start from: folder or hub name; default: the published ones"
+    )
     parser.add_argument(
         "--data_dir", default="glue_data", help="folder with a folder for each GLUE task"
     )
@@ -162,7 +169,7 @@ def main() -> None:
         "--tasks",
         nargs="+",
         default=[],
-        help="tasks of act-glue, or sizes of act-pretraining; default: all",
+        help="GLUE tasks of act-glue, or model sizes of act-pretraining; default: all",
     )
     parser.add_argument(
         "--output_dir", type=Path, default="out/reproduce", help="folder for the entries' folders"

@@ -1,4 +1,4 @@
-"""Fine-tune, evaluate and predict on GLUE with models that exit when they are sure.
+"""Train and evaluate text classifiers with early exit, on GLUE or on a task of your own.
 
 Train:
 
@@ -11,14 +11,11 @@ Evaluate with early exit, one example at a time:
 
     python ./run_glue.py --do_eval --output_dir $OUT_DIR/RTE --per_gpu_eval_batch_size 1
 
---model_type, the task, its files, --max_seq_length and --do_lower_case are those of the training,
-unless flags give others.
-
-With `--model_type ponder_albert` examples exit by a learned halting probability; with `--model_type
-albert_act` each token has its own, and halts by it.
+The folder of the trained model knows --model_type, the task, its files, --max_seq_length and
+--do_lower_case; flags override them.
 
 `--do_predict` writes the files for gluebenchmark.com. For a task of your own, give `--train_file`,
-`--validation_file` and `--test_file` with columns sentence1[,sentence2],label.
+`--validation_file` and `--test_file`, with the columns sentence1[,sentence2],label.
 """
 # The flags are read here. `training/fine_tune.py` trains, by the loop in `training/trainer.py`;
 # `evaluation/evaluate.py` evaluates and predicts.

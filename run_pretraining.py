@@ -12,15 +12,16 @@ Make a tokenizer, train, and evaluate on other text:
         --output_dir out/act_tiny
 
 --model_name_or_path starts from the weights of an ALBERT (share_layers.py makes one from a BERT) or
-of an earlier run; missing heads are randomly initialised. Without --do_train it names the model to
-evaluate, and the results go to --output_dir.
+of an earlier run; heads that it lacks are new. Without --do_train, it names the model to evaluate,
+and the results are written to --output_dir.
 
 On several GPUs: `torchrun --nproc_per_node 8 run_pretraining.py …` with the same flags.
-`--model_type albert` trains the dense model; run_glue.py fine-tunes either.
+`--model_type albert` trains an ordinary ALBERT; run_glue.py fine-tunes both kinds.
 
-The defaults are the published schedule (ALBERT's, Lan et al. 2020; Simoulin and Crabbé 2021): LAMB,
-4096 examples a step, 112 500 steps at length 128 with a peak learning rate of 1.76e-3, then 12 500
-steps at length 512 with 2.75e-4. Raise --gradient_accumulation_steps if your batches are smaller.
+The defaults are the published schedule (ALBERT, Lan et al. 2020; Simoulin and Crabbé 2021): LAMB,
+4096 examples per step, 112,500 steps at length 128 with a peak learning rate of 1.76e-3, then
+12,500 steps at length 512 with 2.75e-4. If your batches are smaller, raise
+--gradient_accumulation_steps.
 """
 
 from elbert_base.errors import UserError

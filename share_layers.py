@@ -1,15 +1,16 @@
-"""Turn a BERT's layers into one shared ALBERT layer that follows the BERT's states on plain text.
+"""Turn a BERT's layers into one shared ALBERT layer, trained to give the BERT's states.
 
     python share_layers.py --do_train --model_name_or_path bert --do_lower_case \\
         --train_files text/*.txt --split_sentences --output_dir out/shared \\
         --do_eval --eval_file test.txt
 
-The student applies one layer --num_hidden_layers times (N; if not given, the teacher's number L).
-Its state after pass k follows the teacher's after layer round(k·L/N). The loss of a pass is the
-share of the teacher's variance that it leaves unexplained; --do_eval prints that share for every
-pass, on other text. The result is an HF AlbertModel, with the teacher's tokenizer: run_glue.py
-fine-tunes it in every --model_type, and run_pretraining.py --model_name_or_path continues it.
-With --rank, every pass corrects the shared matrices a little; only ELBERT starts from that.
+Training needs plain text, and no labels. The layer is applied --num_hidden_layers times (N;
+default: the BERT's number of layers, L). Its state after pass k follows the BERT's state after
+layer round(k·L/N). The loss of a pass is the share of the BERT's variance that it leaves unexplained;
+--do_eval prints this share for every pass, on another text. The result is an HF AlbertModel with
+the BERT's tokenizer: run_glue.py fine-tunes it with every --model_type, and run_pretraining.py
+--model_name_or_path pre-trains it further. With --rank, every pass corrects the shared matrices a
+little; only the mode elbert can start from such a layer.
 
 On several GPUs: `torchrun --nproc_per_node 8 share_layers.py …` with the same flags.
 """

@@ -1,24 +1,24 @@
-"""The exit lab: one full-depth pass over the dev set, then every rule and every threshold.
-
-Sweep:
+"""Try every exit rule and every threshold on a dev set, choose one, and compare models.
 
     python sweep_exits.py --model_dir $OUT_DIR/RTE
 
-reads the dev set of the model's training, unless flags name another one, and writes to
-$OUT_DIR/RTE/sweep: the recorded pass (all_logits.safetensors), sweep.csv (one row per setting),
-frontier.csv (Pareto-optimal settings), figures, and explorer.html. Baselines stand beside the
-rules: with truncation all examples exit at one layer, with the coin each at one of two layers by
-chance, with the oracle each at its first right layer. Then
+runs all layers on the dev set once, by default that of the training, and tries all settings on the
+recorded answers. It writes to $OUT_DIR/RTE/sweep: the recorded answers (all_logits.safetensors),
+sweep.csv (a row for each setting), frontier.csv (the Pareto-optimal settings), figures, and
+explorer.html. Three baselines stand beside the rules. Truncation: all examples exit at the same
+layer. Coin (random exits): each exits at one of two layers by chance. Oracle: each exits at the
+first layer whose answer is right. With further flags:
 
-    --rules bias_1 patience --grid exit_thres=0:1:0.02 cnt_thres=1:N   what is swept
-    --pick max_cost=0.5               the best setting that costs no more than this
-    --pick max_drop=0.01              the cheapest within 0.01 of full depth
-    --pick max_p95_ms=20              the best that answers 95% of the examples within 20 ms each
-    --pick risk=0.02 delta=0.05       the cheapest; at most 2% right at full depth only (95% sure)
-    --compare                         rules at equal costs
-    --compare A B                     two models, each under its own rule, on the same examples
-    --compare 'A-*' 'B-*' 'C-*'       methods at equal costs; the folders of a pattern are seeds
-    --figure FILE                     the figure as .png, .pdf or .svg
+    --rules bias_1 patience --grid exit_thres=0:1:0.02 cnt_thres=1:N   try these settings
+    --pick max_cost=0.5           choose the best setting that costs at most 0.5 of the layers
+    --pick max_drop=0.01          choose the cheapest setting that loses at most 0.01
+    --pick max_p95_ms=20          choose the best that answers 95% of the examples in 20 ms each
+    --pick risk=0.02 delta=0.05   choose the cheapest with a guarantee: with probability 0.95, at
+                                  most 2% are right at full depth, but wrong at their exit
+    --compare                     compare rules at equal costs
+    --compare A B                 compare two models, each with its own rule, on the same examples
+    --compare 'A-*' 'B-*' 'C-*'   compare methods at equal costs; a pattern's folders are seeds
+    --figure FILE                 write the figure as .png, .pdf or .svg
 """
 
 import sys

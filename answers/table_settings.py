@@ -13,38 +13,43 @@ class ModelSettings:
     """The trained model."""
 
     model_dir: str = option(..., "folder of the trained model")
-    onnx: str | None = option(None, "exported file that answers in the model's place")
+    onnx: str | None = option(None, "ONNX file of the model, which answers in its place")
     set: list[str] = option([], "exit keys to override, e.g. exit_thres=0.3", metavar="KEY=VALUE")
     dtype: str = option(
         "fp32",
-        "number type; auto: bf16 where the processor has it",
+        "number type of the model; auto: bf16 where the processor has instructions for it",
         choices=("fp32", "bf16", "fp16", "auto"),
     )
-    device: str = option("auto", "auto: a GPU where there is one", choices=("auto", "cpu", "cuda"))
-    batch_size: int = option(32, "texts that share a layer pass", AT_LEAST_1)
+    device: str = option(
+        "auto", "device; auto: a GPU where there is one", choices=("auto", "cpu", "cuda")
+    )
+    batch_size: int = option(32, "number of texts that share a layer pass", AT_LEAST_1)
     long_texts: str = option(
         "cut",
-        "what becomes of texts that are longer than the model reads: cut, or answered in windows",
+        "treatment of texts that are longer than the model reads; cut: leave out their end; "
+        "windows: read all of them in overlapping windows, and combine the answers",
         choices=("cut", "windows"),
     )
     stop_score: float | None = option(
-        None, "with --long_texts windows: score at which the first window answers"
+        None, "with --long_texts windows: score from which a window's answer stands for the text"
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSettings:
-    """What is read of a row, and what is added to it."""
+    """Columns that are read, and columns that are added."""
 
     text_column_names: str | None = option(
-        None, "text columns, A or A,B; default: the training's, or sentence1[,sentence2]"
+        None,
+        "names of the text columns, A or A,B; default: those of the training, or "
+        "sentence1[,sentence2]",
     )
-    prefix: str = option("", "prefix of the added columns: label, score, exit_layer")
+    prefix: str = option("", "prefix of the added columns label, score and exit_layer")
     all_scores: bool = option(False, "add the probability of every class")
     on_error: str = option(
         "stop",
-        "rows that cannot be read, or have no text: stop before anything is answered, or leave "
-        "them out and list them in OUTPUT.skipped.txt",
+        "treatment of rows that cannot be read or have no text; stop: end with an error before any "
+        "row is answered; skip: leave them out, and list them in OUTPUT.skipped.txt",
         choices=("stop", "skip"),
     )
 
@@ -57,16 +62,22 @@ class TableSettings:
         ..., "tables with texts: CSV, TSV, JSON lines or Parquet; - is standard input"
     )
     output_file: str = option(
-        ..., "table to write, of the kind that its name ends in; - is standard output"
+        ..., "table to write, in the format that the name ends in; - is standard output"
     )
     input_format: str | None = option(
-        None, "kind of a table from standard input", choices=TEXT_KINDS
+        None, "format of a table from standard input", choices=TEXT_KINDS
     )
     output_format: str | None = option(
-        None, "kind of a table to standard output; default: the input's", choices=TEXT_KINDS
+        None,
+        "format of a table to standard output; default: that of the input",
+        choices=TEXT_KINDS,
     )
-    rows_per_part: int = option(2048, "rows that are answered and saved together", AT_LEAST_1)
-    overwrite: bool = option(False, "replace an output file that exists, or an unfinished run's")
+    rows_per_part: int = option(
+        2048, "number of rows that are answered and saved together", AT_LEAST_1
+    )
+    overwrite: bool = option(
+        False, "replace an existing output file, or the parts of a run that has not ended"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,13 +86,13 @@ class RaySettings:
 
     ray: str | None = option(
         None,
-        "score Parquet files on a Ray cluster into a folder of them: auto, this machine's cluster; "
-        "local, one started here; or the address of a head",
+        "Ray cluster that classifies Parquet files, into a folder of such files; auto: the cluster "
+        "of this machine; local: a new one on this machine; or the address of a head node",
         metavar="ADDRESS",
     )
     concurrency: int | None = option(
         None,
-        "actors with a model each; default: one for each GPU, else for each CPU but one, which "
-        "reads",
+        "number of actors, each with its own model; default: one for each GPU, or, without GPUs, "
+        "for each CPU except one, which Ray Data needs",
         AT_LEAST_1,
     )

@@ -1,4 +1,4 @@
-"""Classify texts with an exported file of any mode: neither PyTorch nor this project is needed.
+"""Classify texts with an ONNX file of any mode. Neither PyTorch nor this project is needed.
 
     python examples/onnx_python.py sst2.onnx out/sst2/tokenizer.json "A moving, funny film."
     python examples/onnx_python.py rte.onnx out/rte/tokenizer.json "It rains." "It is wet." \\
@@ -25,16 +25,16 @@ from tokenizers import Tokenizer
 
 
 class FileClassifier:
-    """An exported file and its tokenizer.
+    """A classifier: an ONNX file and its tokenizer.
 
     Args:
-        file: a file of export_onnx.py.
-        tokenizer: the tokenizer.json of its model's folder. A tokenizer_config.json beside it says
+        file: ONNX file that export_onnx.py has written.
+        tokenizer: tokenizer.json in the folder of its model. A tokenizer_config.json beside it says
             at how many tokens a text is cut.
-        settings: exit keys by name, for example exit_thres, in place of the file's own.
+        settings: exit keys by name, for example exit_thres, in place of those in the file.
 
     Attributes:
-        facts: what the file says of its model, by name: labels, problem_type, rule.
+        facts: what the file says about its model, by name: labels, problem_type, rule.
         settings: exit keys that are inputs of the file, by name; they may be changed.
     """
 
@@ -74,11 +74,13 @@ class FileClassifier:
     def __call__(self, texts: list[str | tuple[str, str]], batch_size: int = 8) -> list[dict]:
         """Classify texts, or pairs of texts.
 
-        batch_size: how many share a run, which takes as many layers as the deepest of them needs.
+        batch_size: number of texts that share a run, which takes as many layers as the deepest of
+            them needs.
 
-        Returns for each its `label` and `score`, a probability; of a model of several labels
-        `labels` and `scores`, those above 0.5; of a model that predicts a value the `score` alone;
-        and the `exit_layer`, or of Adaptive Depth the `updates`, the mean over the tokens.
+        Returns a dict for each text, with its `label` and `score`, a probability. A model of
+        several labels gives `labels` and `scores`, those above 0.5. A model that predicts a value
+        gives the `score` alone. Each dict has the `exit_layer`, or with adaptive depth `updates`,
+        the mean over the tokens.
         """
         # Neighbours in length share a batch, which saves padding.
         order = sorted(range(len(texts)), key=lambda number: sum(map(len, texts[number])))
@@ -145,17 +147,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("file", help="a file of export_onnx.py")
-    parser.add_argument("tokenizer", help="tokenizer.json of its model's folder")
-    parser.add_argument("text")
-    parser.add_argument("second_text", nargs="?", help="of a pair")
+    parser.add_argument("file", help="ONNX file that export_onnx.py has written")
+    parser.add_argument("tokenizer", help="tokenizer.json in the folder of its model")
+    parser.add_argument("text", help="text to classify")
+    parser.add_argument("second_text", nargs="?", help="second text of a pair")
     parser.add_argument(
         "--set",
         type=setting,
         nargs="+",
         default=[],
         metavar="NAME=NUMBER",
-        help="exit keys in place of the file's own, for example exit_thres=0.3",
+        help="exit keys in place of those in the file, for example exit_thres=0.3",
     )
     args = parser.parse_args()
     try:

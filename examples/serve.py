@@ -425,27 +425,30 @@ def main() -> None:
     parser = FlagParser(__doc__)
     add = partial(parser.add_argument, metavar="N", type=AT_LEAST_1.reader(int))
     parser.add_argument("--model_dir", type=Path, required=True, help="folder of a trained model")
-    parser.add_argument("--onnx", help="exported file that answers in the model's place")
+    parser.add_argument("--onnx", help="ONNX file of the model, which answers in its place")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all")
     parser.add_argument("--port", type=int, metavar="N", default=8000, help="port; 0: any free one")
-    add("--slots", default=32, help="texts that share a layer pass")
-    add("--queue", default=1000, help="most texts that wait")
-    add("--max_body_size", default=1_000_000, help="most bytes in a request")
-    add("--shutdown_seconds", default=20, help="seconds for open requests after SIGTERM")
+    add("--slots", default=32, help="number of texts that share a layer pass")
+    add("--queue", default=1000, help="largest number of texts that wait")
+    add("--max_body_size", default=1_000_000, help="largest size of a request, in bytes")
+    add("--shutdown_seconds", default=20, help="time for open requests after SIGTERM, in seconds")
     parser.add_argument(
         "--dtype",
         choices=(*DTYPES, "auto"),
         default="fp32",
-        help="auto: bf16 where the processor has it",
+        help="number type of the model; auto: bf16 where the processor has instructions for it",
     )
     parser.add_argument(
         "--long_texts",
         choices=("cut", "windows"),
         default="cut",
-        help="what becomes of texts that are longer than the model reads",
+        help="treatment of texts that are longer than the model reads: cut them, or read all of "
+        "them in overlapping windows",
     )
     parser.add_argument(
-        "--stop_score", type=float, help="with windows: score at which the first one answers"
+        "--stop_score",
+        type=float,
+        help="with --long_texts windows: score from which a window's answer stands for the text",
     )
     args = parser.parse_args()
     keep_freed_memory()

@@ -19,7 +19,7 @@ import elbert
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model_dir", required=True)
-    parser.add_argument("--onnx", help="exported file that answers in the model's place")
+    parser.add_argument("--onnx", help="ONNX file of the model, which answers in its place")
     parser.add_argument("--input", required=True, help="folder of Parquet files")
     parser.add_argument("--output", required=True, help="folder to write")
     parser.add_argument("--text_column", default="sentence1")

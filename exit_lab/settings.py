@@ -26,10 +26,13 @@ class LabSettings(DevSettings):
     model_dir: str = option("", "folder of a trained model")
     data_dir: str = option(".", "folder with the task's .tsv files")
     output_dir: str | None = option(
-        None, "folder of the results; default: MODEL_DIR/sweep; of models to compare: none"
+        None,
+        "folder of the results; default: MODEL_DIR/sweep, or none for models that are compared",
     )
-    batch_size: int = option(1, "batch size of the recording; 1 is exact to the bit", AT_LEAST_1)
-    do_lower_case: bool = option(False, "lower-case the text, for uncased models")
+    batch_size: int = option(
+        1, "batch size of the recorded run; with 1, answers are exact to the bit", AT_LEAST_1
+    )
+    do_lower_case: bool = option(False, "lower-case the texts, as uncased models expect")
     no_cuda: bool = option(False, "use the CPU only")
     seed: int = option(42, "random seed of the split and the bootstrap", SEED)
 
@@ -39,12 +42,19 @@ class SweepSettings:
     """The sweep and its files."""
 
     rules: list[str] | None = option(None, "exit rules to sweep; default: all", nargs="+")
-    grid: list[str] = option([], "values, e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES")
-    verify: int = option(0, "rerun K random settings with early exit", AT_LEAST_0, metavar="K")
+    grid: list[str] = option(
+        [], "values of exit keys to try, e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES"
+    )
+    verify: int = option(
+        0,
+        "number of random settings to run with early exit, to check the sweep",
+        AT_LEAST_0,
+        metavar="K",
+    )
     tables_only: bool = option(False, "write no figures and no explorer.html")
     dtype: str = option(
         "fp32",
-        "number type; auto: bf16 where the processor has it",
+        "number type of the model; auto: bf16 where the processor has instructions for it",
         choices=("fp32", "bf16", "fp16", "auto"),
     )
 
@@ -60,22 +70,25 @@ class ChoiceSettings:
 
     pick: list[str] | None = option(
         None,
-        "choose a setting by max_cost, max_p95_ms, max_drop, or risk and delta",
+        "goal by which a setting is chosen and saved: max_drop, max_cost, max_p95_ms, or risk and "
+        "delta",
         metavar="GOAL=VALUE",
         nargs="+",
     )
     compare: list[str] | None = option(
         None,
-        "compare the rules at equal costs; with models, these, each under its own rule or those "
-        "of --rules. A pattern in quotes is the mean of its folders, as of seeds; NAME=MODEL "
-        "names it in tables and figures",
+        "models to compare, each with its own rule or with those of --rules; without models, "
+        "compare the rules at equal costs. A pattern in quotes stands for the mean of its folders, "
+        "such as seeds; NAME=MODEL gives the name in tables and figures",
         metavar="MODEL",
         nargs="*",
     )
     figure: Path | None = option(
-        None, "file of the figure of the sweep or the comparison: .png, .pdf or .svg"
+        None, "file for the figure of the sweep or the comparison: .png, .pdf or .svg"
     )
-    calibration_fraction: float = option(0.5, "share of the dev set used for choosing", PART)
+    calibration_fraction: float = option(
+        0.5, "share of the dev set that chooses; the rest reports", PART
+    )
 
     def models(self) -> dict[str, list[Path]]:
         """List the folders of each model of --compare, by its name, which may be its pattern.

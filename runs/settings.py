@@ -37,7 +37,7 @@ class RunSettings:
 
     do_train: bool = option(
         False,
-        "train a model; --resume_from_checkpoint continues a stopped run",
+        "train a model; with --resume_from_checkpoint, continue a run that was stopped",
         FREE,
         is_common=True,
     )
@@ -47,7 +47,7 @@ class RunSettings:
     overwrite_output_dir: bool = option(False, "overwrite the contents of --output_dir", FREE)
     resume_from_checkpoint: str | None = option(
         None,
-        "checkpoint to resume from: PATH, or the latest; without one, the training starts anew",
+        "checkpoint to resume from: PATH, or the latest; where there is none, training starts anew",
         FREE,
         nargs="?",
         const="latest",
@@ -55,11 +55,11 @@ class RunSettings:
         is_common=True,
     )
     save_total_limit: int | None = option(
-        None, "number of checkpoints to keep, the newest; default: all", COUNT
+        None, "number of checkpoints to keep, from the newest; default: all", COUNT
     )
     seed: int = option(42, "random seed", SEED, is_common=True)
     do_lower_case: bool = option(
-        False, "lower-case the text, as uncased models expect", is_common=True
+        False, "lower-case the texts, as uncased models expect", is_common=True
     )
     no_cuda: bool = option(False, "use the CPU only", FREE)
     bf16: bool = option(False, "train in bfloat16 mixed precision")
@@ -96,19 +96,21 @@ class Schedule:
     )
     report_to: list[str] = option(
         ["tensorboard"],
-        "trackers that get flags, curves and final metrics; all: those that are installed; none: "
-        "no curves",
+        "experiment trackers, which get flags, curves and final metrics; all: those that are "
+        "installed; none: no curves",
         FREE,
         choices=(*TRACKERS, "all", "none"),
     )
     save_steps: int = option(5000, "steps between checkpoints; 0: no checkpoints", FREE)
     gradient_checkpointing: bool = option(
         False,
-        "keep no activations within layers, and compute them again for the gradients: less memory, "
-        "the same training",
+        "compute activations within layers a second time instead of keeping them: less memory, the "
+        "same training",
         FREE,
     )
-    torch_compile: bool = option(False, "train by torch.compile; evaluation is not compiled")
+    torch_compile: bool = option(
+        False, "compile the training by torch.compile; evaluation is not compiled"
+    )
     torch_compile_backend: str = option(
         "inductor", "backend of --torch_compile", choices=("inductor", "aot_eager", "eager")
     )
@@ -158,7 +160,7 @@ class ModelSettings:
     teacher: str = option(
         "",
         "teacher for knowledge distillation: folder or hub name of a fine-tuned classifier, whose "
-        "soft labels the exits learn as well",
+        "answers (soft labels) the exits learn in addition to the labels",
         FREE,
     )
 
@@ -170,14 +172,15 @@ class DevSettings:
     task_name: str | None = option(None, "GLUE task, e.g. RTE", is_common=True)
     data_dir: str | None = option(None, "folder with the task's .tsv files", FREE, is_common=True)
     validation_file: str | None = option(
-        None, "validation table, in place of --task_name", FREE, is_common=True
+        None, "table of dev rows of your own task, in place of --task_name", FREE, is_common=True
     )
     text_column_names: str | None = option(
         None, "names of the text columns; default: sentence1[,sentence2]", is_common=True
     )
     label_column_name: str | None = option(
         None,
-        "name of the label column; default: label; A,B,C: several labels, a column of 0 and 1 each",
+        "name of the label column; default: label; A,B,C: several labels, a column of 0 and 1 for "
+        "each",
         is_common=True,
     )
     label_separator: str | None = option(
@@ -185,25 +188,26 @@ class DevSettings:
     )
     task_type: str | None = option(
         None,
-        "meaning of the label column of your own files; default: regression where all are numbers "
-        "and one is not whole, else classification; multi_label: several labels an example",
+        "meaning of the label column in your own files; default: regression if all labels are "
+        "numbers and one is not whole, else classification; multi_label: several labels for each "
+        "example",
         choices=TASK_TYPES,
     )
     drop_incomplete_rows: bool = option(
-        False, "leave out rows of your own training and validation files without a text or a label"
+        False, "leave out rows without a text or a label in your own training and validation files"
     )
     metric_name: str | None = option(
         None,
-        "metric that checkpoints, thresholds and searches go by: one of scikit-learn's scorers, "
-        "such as f1_macro, or module.function of your own; default: the task's",
+        "metric by which checkpoints, thresholds and settings are chosen: one of scikit-learn's "
+        "scorers, such as f1_macro, or your own as module.function; default: that of the task",
     )
     labels_in_order: bool = option(
         False,
-        "match labels that have no name in common by their order: those of a file, a checkpoint's "
-        "head or a teacher",
+        "match two sets of labels that have no name in common by their order: those of the task "
+        "and of a file, a checkpoint or a teacher",
     )
     max_seq_length: int = option(
-        128, "maximum tokens per text; longer texts are truncated", is_common=True
+        128, "maximum number of tokens per example; longer ones are truncated", is_common=True
     )
     max_eval_samples: int | None = option(None, "use only the first N dev examples", COUNT)
 
@@ -218,12 +222,15 @@ class DataSettings(DevSettings):
     """The task: one of GLUE's, or the user's own files: CSV, TSV or JSON lines."""
 
     train_file: str | None = option(
-        None, "training table: sentence1[,sentence2],label", FREE, is_common=True
+        None,
+        "table of training rows of your own task, with columns sentence1[,sentence2],label",
+        FREE,
+        is_common=True,
     )
-    test_file: str | None = option(None, "test table, labels not needed", FREE)
+    test_file: str | None = option(None, "table of test rows; they need no labels", FREE)
     dataset_name: str | None = option(
         None,
-        "data set of the `datasets` library, in place of files: a hub name or a folder; its splits "
+        "data set for the `datasets` library, in place of files: hub name or folder; its splits "
         "are train, validation and test",
         FREE,
     )
@@ -231,7 +238,7 @@ class DataSettings(DevSettings):
         None, "configuration of --dataset_name, e.g. sst2 of nyu-mll/glue", FREE
     )
     unlabelled_file: str | None = option(
-        None, "table of unlabelled training examples, for which --teacher gives soft labels", FREE
+        None, "table of examples without labels, for which --teacher gives soft labels", FREE
     )
     max_train_samples: int | None = option(
         None, "use only the first N training examples", AT_LEAST_1
@@ -243,8 +250,9 @@ class DataSettings(DevSettings):
 class TrainingSettings(Schedule):
     """Settings of --do_train.
 
-    METRIC@COST is the best METRIC that the configured rule reaches at a computation cost of at most
-    COST, e.g. acc@0.5; METRIC alone is that of the last layer.
+    METRIC@COST, e.g. acc@0.5, is the best METRIC that the configured exit rule reaches at a
+    computation cost (mean share of layers that were run) of at most COST. METRIC alone is that of
+    the last layer.
     """
 
     weight_decay: float = 0.0
@@ -257,8 +265,8 @@ class TrainingSettings(Schedule):
     warmup_ratio: float | None = option(None, "warm-up steps as a share of all steps", SHARE)
     save_format: str = option(
         "safetensors",
-        "format of the weights; pytorch: pytorch_model.bin and spiece.model as well, for ELBERT's "
-        "published code",
+        "format of the weights; pytorch: write pytorch_model.bin and spiece.model as well, for "
+        "ELBERT's published code",
         FREE,
         choices=("safetensors", "pytorch"),
     )
@@ -267,13 +275,15 @@ class TrainingSettings(Schedule):
         "no", "steps: the same as --evaluate_during_training", FREE, choices=("no", "steps")
     )
     load_best_model_at_end: bool | None = option(
-        None, "end with the model of the logging step with the best dev metric"
+        None, "keep the model of the logging step with the best dev metric"
     )
     metric_for_best_model: str | None = option(
         None, "dev metric to maximise: METRIC[@COST]; default: the task's main metric"
     )
     early_stopping_patience: int | None = option(
-        None, "early stopping after N logging steps without a better dev metric", AT_LEAST_1
+        None,
+        "number of logging steps without a better dev metric that stop the training",
+        AT_LEAST_1,
     )
     class_weights: list[str] | None = option(
         None, "class weights in the loss: balanced, or one number for each class"
@@ -300,7 +310,7 @@ class SearchSettings:
     the seeds."""
 
     hp_search: bool = option(
-        False, "search hyperparameters; with --do_predict, the best model predicts", FREE
+        False, "search hyperparameters; with --do_predict, predict with the best model", FREE
     )
     hp_sampler: str = option("tpe", "search algorithm", choices=("tpe", "grid", "random"))
     hp_trials: int | None = option(
@@ -318,7 +328,7 @@ class SearchSettings:
         metavar="KEY=VALUES",
     )
     hp_seeds: list[int] | None = option(
-        None, "random seeds of every setting; default: 0 to 4; MNLI, QNLI, QQP: 0", SEED
+        None, "random seeds for every setting; default: 0 to 4, or 0 for MNLI, QNLI and QQP", SEED
     )
     hp_metric: str | None = option(
         None, "dev metric to maximise: METRIC[@COST]; default: the task's main metric"
@@ -347,29 +357,31 @@ def ponder_option(name: str) -> str | None:
 class ModeSettings:
     """The mode and its keys.
 
-    --model_type albert is ELBERT here, by a published name; in run_pretraining.py it is the dense
-    ALBERT, which always runs all of its layers.
+    Here, --model_type albert is the published name of elbert. In run_pretraining.py it is an
+    ordinary ALBERT, which always runs all of its layers.
     """
 
     model_type: str = option(
         ...,
-        "mode of early exit: elbert, an exit rule stops an example (published scripts name the "
-        f"encoder, so albert, {', '.join(FAMILIES)} mean elbert as well); ponder_albert, a learned "
-        "halting probability stops an example; albert_act, each token has its own",
+        "mode of early exit; elbert: an example exits by an exit rule (published scripts name the "
+        f"encoder, so albert, {', '.join(FAMILIES)} also mean elbert); ponder_albert: an example "
+        "exits by a learned halting probability; albert_act: each token halts by its own",
         choices=tuple(MODE_KEYS),
         type=documented_name,
         is_common=True,
     )
     recipe: str = option(
         "published",
-        "configuration keys that --do_train starts from: the papers' defaults, or those that "
-        "measure best; --set overrides them",
+        "recipe, a set of configuration keys for --do_train; published: those of the papers; "
+        "recommended: those that measured best; add_exits: for a fine-tuned classifier that keeps "
+        "its head; --set overrides single keys",
         choices=tuple(RECIPES),
         is_common=True,
     )
     set: list[str] = option(
         [],
-        "configuration keys to override, e.g. pooler_input=mean; after training, exit keys only",
+        "configuration keys to override, e.g. pooler_input=mean; after training, only keys that "
+        "decide an exit",
         metavar="KEY=VALUE",
         is_common=True,
     )
@@ -446,7 +458,7 @@ class EvaluationSettings:
     do_eval: bool = option(False, "evaluate on the dev set with early exit", FREE, is_common=True)
     eval_all_checkpoints: bool = option(
         False,
-        "with --do_eval: evaluate all checkpoints in --output_dir as well, a row each in "
+        "with --do_eval: also evaluate all checkpoints in --output_dir, with a row for each in "
         "checkpoints.csv",
         FREE,
     )
@@ -458,17 +470,17 @@ class EvaluationSettings:
     )
     out_mode: str = option(
         "all",
-        "rows of eval_results.txt; one: only the newest; all: earlier ones as well",
+        "rows of eval_results.txt; one: only this evaluation; all: earlier ones as well",
         FREE,
         choices=("one", "all"),
     )
     skip_full_depth: bool = option(
         False,
-        "skip the second pass, over all layers: no metrics per layer, no exits.png",
+        "skip the run through all layers, so that there are no metrics per layer and no exits.png",
         FREE,
     )
     statistics_dir: str | None = option(
-        None, "folder for layers_all.csv and layers_exit.csv; overrides my_out_dir", FREE
+        None, "folder for layers_all.csv and layers_exit.csv; overrides the key my_out_dir", FREE
     )
     onnx: str | None = option(
         None,
@@ -478,7 +490,8 @@ class EvaluationSettings:
     )
     dtype: str = option(
         "fp32",
-        "number type of evaluation and prediction; auto: bf16 where the processor has it",
+        "number type of evaluation and prediction; auto: bf16 where the processor has instructions "
+        "for it",
         FREE,
         choices=("fp32", "bf16", "fp16", "auto"),
     )
