@@ -69,7 +69,7 @@ def change_alone(directory: Path, key: str, text: str) -> Edit:
         raise UserError(f"{path}: unknown key {key}; {nearest_names(key, editable_names)}")
     if key in fixed_names:
         raise UserError(
-            f"{path}: {key} fixes the shape of the weights beside it. Another value needs another "
+            f"{path}: the shape of the weights depends on {key}, so another value needs another "
             f"training: run_glue.py --do_train, with {key} in the config.json of --config_name"
         )
     try:

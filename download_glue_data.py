@@ -125,8 +125,8 @@ def fetch_file(name: str, target: Path, base_url: str) -> None:
         download_url_to_file(url, str(target), SHA256[name], progress=sys.stderr.isatty())
     except (OSError, HTTPException, ValueError, RuntimeError) as error:
         raise UserError(
-            f"cannot fetch {url} to {target}: {error}; check the connection and the disk and run "
-            "the same command again, or with a mirror of the same files as --base_url"
+            f"cannot fetch {url} to {target}: {error}; check the connection and the disk, and give "
+            "the same command again, or name a mirror of the same files by --base_url"
         ) from error
 
 
@@ -169,8 +169,8 @@ def assemble_mrpc(train: Path, test: Path, dev_ids: Path) -> dict[str, bytes]:
     has_columns = all(len(cells) == MRPC_COLUMNS for cells in train_rows + test_rows)
     if not (train_rows and test_rows and has_dev_pairs and has_columns):
         raise UserError(
-            f"{train} and {test} are not MRPC's: five columns, and {len(dev_pairs)} pairs that are "
-            "GLUE's dev set, belong there"
+            f"{train} and {test} are not MRPC's files, which have five columns, and the "
+            f"{len(dev_pairs)} pairs of GLUE's dev set"
         )
     train_header, *train_rows = train_rows
     test_header, *test_rows = test_rows

@@ -116,7 +116,7 @@ class Project:
 
     @property
     def int8_file(self) -> Path:
-        """The exported file, where `elbert.Classifier` finds it by its name."""
+        """The ONNX file, where `elbert.Classifier` finds it by its name."""
         return self.model_dir / "classifier-int8.onnx"
 
 

@@ -114,7 +114,7 @@ class Evaluation:
         remarks: what is suspect in the results.
         validation_file: the evaluated table; None for a task of GLUE.
         hashes: of the data and of the model, by the names of `model_hashes`.
-        onnx: the exported file that was evaluated; None for the model itself.
+        onnx: the ONNX file that was evaluated; None for the model itself.
     """
 
     task: str
@@ -199,7 +199,7 @@ def read_evaluation(folder: Path, model_hashes: Mapping[str, str]) -> Evaluation
     if changed:
         reason = f"is of other {' and '.join(changed)} than {folder} has now"
     elif evaluation.onnx:
-        reason = f"is of the exported file {evaluation.onnx}, not of the model in {folder}"
+        reason = f"is of the ONNX file {evaluation.onnx}, not of the model in {folder}"
     else:
         return evaluation
     raise UserError(f"{path} {reason}: evaluate again, with run_glue.py --do_eval")
@@ -409,7 +409,7 @@ def send(folder: Path, repository: str, is_private: bool) -> None:
             url = hub.upload_folder(repo_id=repository, folder_path=target, allow_patterns=names)
         except Exception as error:  # of the hub, or of the HTTP client that it happens to use
             reason = " ".join(str(error).split())[:300]
-            raise UserError(f"{repository}: the hub does not take it ({reason})") from error
+            raise UserError(f"{repository}: the hub refuses it ({reason})") from error
     print(f"sent: {url}")
     print(f"files: {', '.join(names)}")
 

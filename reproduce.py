@@ -75,7 +75,7 @@ def run_entry(args: Namespace, script_flags: Sequence[str]) -> None:
             raise UserError(f"--tasks {task}: {args.entry} has only {', '.join(entry.tasks)}")
     tasks = args.tasks or entry.tasks
     if args.weights and "{task}" in entry.weights and len(tasks) > 1:
-        raise UserError(f"--weights {args.weights}: say for which of --tasks {', '.join(tasks)}")
+        raise UserError(f"--weights {args.weights}: give its task: --tasks {' or '.join(tasks)}")
     for task in tasks:
         places = {
             "task": task,

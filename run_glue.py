@@ -75,7 +75,7 @@ def read_settings() -> GlueSettings:
             f"--onnx evaluates a finished file as it is: leave out {', '.join(unwanted)}"
         )
     if settings.data.unlabelled_file and not settings.model.teacher:
-        raise UserError("--unlabelled_file: give the model that answers these with --teacher")
+        raise UserError("--unlabelled_file: give the model that answers the examples by --teacher")
     if settings.model.teacher and "teacher_share" not in keys_of(settings.mode.model_type).keys:
         raise UserError(f"--teacher: --model_type {settings.mode.model_type} learns from labels")
     teacher = settings.model.teacher
@@ -96,7 +96,7 @@ def check_all_checkpoints(evaluation: EvaluationSettings) -> None:
     }
     for flag, is_given in for_one_model.items():
         if is_given:
-            raise UserError(f"{flag} is of one model: leave out --eval_all_checkpoints")
+            raise UserError(f"{flag} belongs to one model: leave out --eval_all_checkpoints")
 
 
 def main() -> None:

@@ -6,7 +6,7 @@
 
 Training needs plain text, and no labels. The layer is applied --num_hidden_layers times (N;
 default: the BERT's number of layers, L). Its state after pass k follows the BERT's state after
-layer round(k·L/N). The loss of a pass is the share of the BERT's variance that it leaves unexplained;
+layer round(k·L/N). The loss of a pass is the share of the BERT's variance that it does not explain;
 --do_eval prints this share for every pass, on another text. The result is an HF AlbertModel with
 the BERT's tokenizer: run_glue.py fine-tunes it with every --model_type, and run_pretraining.py
 --model_name_or_path pre-trains it further. With --rank, every pass corrects the shared matrices a

@@ -42,7 +42,7 @@ class MetricAtCost:
         is_number = re.fullmatch(r"[0-9]*\.?[0-9]+", cost_text)
         cost = float(cost_text) if is_number else 0.0
         if not 0 < cost <= 1:
-            raise UserError(f"{flag} {text}: a computation cost is above 0 and at most 1")
+            raise UserError(f"{flag} {text}: allowed is a computation cost above 0 and at most 1")
         return cls(name, cost)
 
     def __str__(self) -> str:

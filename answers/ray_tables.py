@@ -124,7 +124,7 @@ def check_tables(paths: Sequence[Path]) -> list[str]:
         if other_names != names:
             raise UserError(
                 f"{path} has the columns {', '.join(other_names)[:200]}; {paths[0]} has "
-                f"{', '.join(names)[:200]}: score them one by one"
+                f"{', '.join(names)[:200]}: classify them one by one"
             )
     return names
 

@@ -103,7 +103,7 @@ def check_output(tables: TableSettings) -> Path:
         if is_among(output, Path(name)):
             raise UserError(f"--output_file {output} is among the tables to read")
     if output.exists() and not tables.overwrite:
-        raise UserError(f"--output_file {output} exists: choose another name, or --overwrite")
+        raise UserError(f"--output_file {output} exists: choose another name, or add --overwrite")
     return output
 
 
@@ -183,7 +183,7 @@ class InputTables:
             if not is_json and sorted(columns) != sorted(self.columns):
                 raise UserError(
                     f"{path} has the columns {', '.join(columns)[:200]}; {self.paths[0]} has "
-                    f"{', '.join(self.columns)[:200]}: score them one by one"
+                    f"{', '.join(self.columns)[:200]}: classify them one by one"
                 )
             yield from self.checked_rows(path, records, on_error)
 
@@ -337,9 +337,9 @@ class UnfinishedOutput:
             shutil.rmtree(self.folder, ignore_errors=True)
         elif changed := differences(read_json(about), signature):
             raise UserError(
-                f"{self.folder} has the answers of a run that was not finished, and differs in: "
-                f"{', '.join(changed)}. Give its flags again to go on with it, or --overwrite to "
-                "begin anew"
+                f"{self.folder} has the answers of an unfinished run, which differs in: "
+                f"{', '.join(changed)}. Give the flags of that run to continue it, or --overwrite "
+                "to start anew"
             )
         self.folder.mkdir(exist_ok=True)
         if signature is not None:
@@ -430,7 +430,7 @@ def stream_answers(model: ModelSettings, columns: ColumnSettings, tables: TableS
         first_kind = written_kind(Path(tables.input_file[0])).removeprefix(".")
         kind = first_kind if first_kind in TEXT_KINDS else None
     if kind is None:
-        raise UserError("--output_file -: say --output_format csv, tsv or jsonl")
+        raise UserError("--output_file -: give --output_format csv, tsv or jsonl")
     check_stream(tables)
     errors = ErrorLog(columns.on_error)
     scorer = Scorer(model, columns)
@@ -494,9 +494,9 @@ def check_stream(tables: TableSettings) -> None:
     if STREAM not in tables.input_file:
         return
     if len(tables.input_file) > 1:
-        raise UserError("--input_file: - stands alone, without files")
+        raise UserError("--input_file: - is standard input, and goes without files")
     if tables.input_format is None:
-        raise UserError("--input_file -: say --input_format csv, tsv or jsonl")
+        raise UserError("--input_file -: give --input_format csv, tsv or jsonl")
 
 
 def listed_survey(source: InputTables, unfinished: UnfinishedOutput, errors: ErrorLog) -> Survey:

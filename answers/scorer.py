@@ -52,7 +52,7 @@ class Scorer:
         self.text_columns = self.stated_columns or trained_columns(folder)
         # Only a task of GLUE is trained by its name.
         self.keeps_quotes = bool(training_flags(folder).get("task_name"))
-        # An exported file has no input for some keys: its error should come before the work.
+        # An ONNX file has no input for some keys: its error should come before the work.
         self.added = self.column_types(self.classifier("a text"))
 
     def column_types(self, answer: Answer) -> dict[str, str]:
@@ -98,8 +98,8 @@ class Scorer:
         taken = [name for name in self.added if name in columns]
         if taken:
             raise UserError(
-                f"{path} has a column {taken[0]!r} already: give --prefix, such as --prefix "
-                "predicted_, for the names of the added ones"
+                f"{path} already has a column {taken[0]!r}: give --prefix, such as --prefix "
+                "predicted_, for the names of the added columns"
             )
 
     def text_of(self, place: str, record: Record) -> Text:

@@ -1,4 +1,4 @@
-"""ONNX Runtime and OpenVINO, which a user on CPUs would pick instead, and our exported file there.
+"""ONNX Runtime and OpenVINO, which a user on CPUs would pick instead, and our ONNX file there.
 
 Needs requirements-bench.txt. All have as many threads as torch has. Each runtime's own tool makes
 an int8 graph of the plain model: ONNX Runtime's quantize_dynamic and OpenVINO's NNCF.
@@ -134,7 +134,7 @@ def feed_of(texts: list[list[int]]) -> Feed:
 
 
 def run_file(batch: int, cost: float | None, session: Run, texts: list[list[int]]) -> None:
-    """Run a plain graph, for None, or our exported file, told where to exit."""
+    """Run a plain graph, for None, or our ONNX file, told where to exit."""
     exits = itertools.cycle(FORCED[cost or 1.0])
     for start in range(0, len(texts), batch):
         feed = feed_of(texts[start : start + batch])

@@ -4,7 +4,7 @@
                             ten minutes; --chart docs/speed.png draws its first column
     OMP_NUM_THREADS=2 python benchmarks/speed.py --lengths  texts of real lengths, too
 
-Others are HF's ALBERT and, on a CPU, ONNX Runtime and OpenVINO at full depth; our exported file
+Others are HF's ALBERT and, on a CPU, ONNX Runtime and OpenVINO at full depth; our ONNX file
 runs there, too. No trained weights are needed: exits are forced, so that a computation cost c is
 exact, while the exit checks are computed as ever. Every contender has a process of its own, as its
 user would run it; ours keep freed memory and wait briefly, as our scripts do. All contenders of a

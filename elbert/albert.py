@@ -142,8 +142,8 @@ class AlbertEmbeddings(hf_albert.AlbertEmbeddings):
         longest = self.position_embeddings.num_embeddings
         if length > longest:
             raise UserError(
-                f"{length} tokens in a text: allowed are at most max_position_embeddings"
-                f" = {longest}; cut it, with the tokenizer's truncation=True and max_length"
+                f"a text has {length} tokens: allowed are at most max_position_embeddings"
+                f" = {longest}; cut it by the tokenizer, with truncation=True and max_length"
             )
         if token_type_ids is None:
             token_type_ids = self.segments(input_ids, words)

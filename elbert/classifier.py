@@ -421,14 +421,16 @@ def usable_device(device: str | torch.device) -> torch.device:
         reason = str(error).splitlines()[0]
         raise UserError(f"device = {device!r}: {reason[:200]}") from error
     if named.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device = {device}: torch finds no CUDA here; device='auto' does without")
+        raise UserError(
+            f"device = {device}: torch finds no CUDA here; device='auto' then uses the CPU"
+        )
     return named
 
 
 def check_count(name: str, value: Any) -> None:
     """Raise UserError unless an argument is a whole number from 1 on."""
     if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise UserError(f"{name} = {value!r}: allowed is 1 or more, a whole number")
+        raise UserError(f"{name} = {value!r}: allowed is a whole number of at least 1")
 
 
 def is_one_text(texts: Any) -> bool:
@@ -445,7 +447,7 @@ def rows_of(texts: Any) -> Iterable[Any]:
     if not has_rows or dimensions != 1:
         kind = type(texts).__name__
         raise UserError(
-            f"texts is of type {kind}: expected a text, a pair, or a list of these; of a table "
+            f"texts is of type {kind}: expected a text, a pair, or a list of these; for a table, "
             "give one column, for example list(table['text'])"
         )
     return texts

@@ -1,4 +1,4 @@
-"""Run an exported file in place of its model, and write and check what it says of itself.
+"""Run an ONNX file in place of its model, and write and check what it says of itself.
 
 A file of export_onnx.py stores, in its metadata, the model that it was exported from. `OnnxFile`
 compares this with the model at hand, so that a file never answers for another model.
@@ -283,7 +283,7 @@ def open_session(path: str, **options: Any) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise UserError("an exported file needs: pip install -r requirements-onnx.txt") from error
+        raise UserError("an ONNX file needs: pip install -r requirements-onnx.txt") from error
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file, or no regular one")
     settings = onnxruntime.SessionOptions()

@@ -104,8 +104,8 @@ def check_family(path: Path, model_type: object) -> None:
     layers = OTHER_LAYERS.get(str(model_type))
     reason = f"its layers have {layers}" if layers else "its layers would be lost"
     raise UserError(
-        f"{path}: model_type = {model_type!r}: only the weights of {FAMILY_NAMES} and this "
-        f"suite's own models can be read; {reason}"
+        f"{path}: model_type = {model_type!r}: only the weights of {FAMILY_NAMES} and of this "
+        f"library's own models can be read; {reason}"
     )
 
 

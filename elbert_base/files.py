@@ -122,9 +122,9 @@ def local_folder(
     except Exception as error:  # the hub's, or one of the HTTP client that the hub happens to use
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"{flag} {source}: is no directory, and the hub does not give it ({reason[:200]}). "
-            f"Give a directory, or fetch it where there is a network: hf download {source} "
-            "--local-dir DIR"
+            f"{flag} {source}: there is no such directory, and the hub cannot be asked or does not "
+            f"have it ({reason[:200]}). Give a directory, or fetch it on a machine with a network: "
+            f"hf download {source} --local-dir DIR"
         ) from error
     return folder
 

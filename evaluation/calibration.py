@@ -71,7 +71,7 @@ def find_texts(directory: Path, file: Path | None) -> CalibrationTexts:
 def deepest_settings(config: AdaptiveConfig) -> dict[str, np.ndarray]:
     """Return values of the exit keys that are numbers, under which the fewest examples exit early.
 
-    They are inputs of an exported file, by name, of shape () each.
+    They are inputs of an ONNX file, by name, of shape () each.
     """
     deepest = {}
     for name, key in config.table.exit_keys.items():
@@ -88,7 +88,7 @@ def deepest_settings(config: AdaptiveConfig) -> dict[str, np.ndarray]:
 def calibration_feeds(
     directory: Path, model: AlbertPreTrainedModel, texts: CalibrationTexts
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Yield an exported file's inputs for some texts, one at a time, which then run all layers.
+    """Yield an ONNX file's inputs for some texts, one at a time, which then run all layers.
 
     directory: of the model.
     """

@@ -3,7 +3,7 @@
     python examples/serve.py --model_dir out/sst2 --port 8000
     curl localhost:8000/classify --json '{"texts": ["A moving, funny film."]}'
 
---onnx answers with an exported file in place of the model.
+--onnx answers with an ONNX file in place of the model.
 
 POST /classify: one or more texts or pairs of texts. The answer has for each of them the label (or
 value), its score, the layer after which it exited, and the milliseconds from the request's arrival,
@@ -234,7 +234,7 @@ class QueuedBatcher(DepthBatcher):
 
 
 class FileRunner(Runner):
-    """An exported file's runner: the texts that wait are a batch, which runs to its last exit."""
+    """An ONNX file's runner: the texts that wait are a batch, which runs to its last exit."""
 
     batch_size = 0  # of the batch that runs
 
@@ -281,7 +281,10 @@ class Server:
     def __init__(self, classifier: Classifier, slots: int, limit: int, max_size: int) -> None:
         self.classifier = classifier
         if not isinstance(classifier.config, EarlyExitConfig):
-            raise UserError(f"{classifier.source}: in this model tokens halt, not texts")
+            raise UserError(
+                f"{classifier.source}: the server needs a model whose texts exit; in this one, "
+                "tokens halt"
+            )
         self.limit, self.max_size = limit, max_size
         self.taken = 0  # texts without an answer
         self.metrics = Metrics(classifier.config.num_hidden_layers)

@@ -43,8 +43,8 @@ def split(examples: int, fraction: float, seed: int) -> Parts:
     count = round(examples * fraction) if 0 < fraction < 1 else 0
     if not 0 < count < examples:
         raise UserError(
-            f"calibration_fraction = {fraction:g} of {examples} examples leaves "
-            f"{count} to choose by and {examples - count} to report on; each needs some"
+            f"calibration_fraction = {fraction:g} of {examples} examples leaves {count} that "
+            f"choose and {examples - count} that report; both parts need some"
         )
     order = np.random.default_rng(seed).permutation(examples)
     return Parts(np.sort(order[:count]), np.sort(order[count:]))
@@ -62,7 +62,7 @@ class Choice:
 def choose(swept: Sweep, goal: Goal, rules: Sequence[str], rows: np.ndarray) -> Choice:
     """Choose the setting that `goal` asks for by the examples `rows`.
 
-    A setting that gives all examples one answer is chosen only where no other is allowed.
+    A setting that gives all examples the same answer is chosen only where no other is allowed.
 
     rules: those whose settings a guarantee tests; the other goals look at all settings.
     """
@@ -198,7 +198,8 @@ def control_risk(swept: Sweep, rules: Sequence[str], rows: np.ndarray, goal: Max
     """
     if swept.task.is_regression or swept.task.multi_label:
         raise UserError(
-            "--pick risk needs a task with classes, one an example; pick by max_drop or max_cost"
+            "--pick risk needs a task with classes, one for each example; pick by max_drop or "
+            "max_cost"
         )
     examples = len(rows)
     share_of_delta = goal.delta / len(rules)

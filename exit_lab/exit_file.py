@@ -55,8 +55,7 @@ def check_answers_differ(swept: Sweep, answers: np.ndarray) -> None:
     else:
         advice = "but the last layer does not: allow a higher cost or less of a drop"
     raise UserError(
-        f"the setting that was picked gives all examples one answer, {advice}; {EXIT_FILE} not "
-        "written"
+        f"the chosen setting gives all examples the same answer, {advice}; {EXIT_FILE} not written"
     )
 
 

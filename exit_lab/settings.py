@@ -135,8 +135,8 @@ class SweepRequest(NamedTuple):
             )
         if isinstance(goal, MaxLatency) and self.data.batch_size > 1:
             raise UserError(
-                f"--batch_size {self.data.batch_size}: --pick max_p95_ms needs the times of one "
-                "text at a time, so leave it out"
+                f"--batch_size {self.data.batch_size}: --pick max_p95_ms needs the times of single "
+                "examples, so leave --batch_size out"
             )
 
     def check_models(self, goal: Goal | None) -> None:

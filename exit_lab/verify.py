@@ -38,8 +38,8 @@ def verify(job: Job, mode: Mode, swept: Sweep, count: int, seed: int, recording:
             row = int(differs.argmax())
             raise UserError(
                 f"{describe(setting)}: example {row} exits at layer {real_exits[row]} in a real "
-                f"run, by the recording at {swept_exits[row]}. Where that is rounding, delete "
-                f"{recording} and record again, with --batch_size 1"
+                f"run, but at {swept_exits[row]} by the recording. If rounding is the reason, "
+                f"delete {recording} and record again, with --batch_size 1"
             )
     print(f"verified {count} settings at batch size 1: every exit layer is equal")
 

@@ -151,8 +151,8 @@ def require_columns(path: Path, columns: Sequence[str], required: Iterable[str])
             fault = "two columns" if name in columns else "no column"
             listed = ", ".join(columns[:20])[:300]
             raise UserError(
-                f"{path}, line 1: {fault} {name!r}; the columns are: {listed}; of your own files, "
-                "--text_column_names and --label_column_name say which to read"
+                f"{path}, line 1: {fault} {name!r}; the columns are: {listed}; for your own files, "
+                "--text_column_names and --label_column_name name those to read"
             )
 
 
@@ -311,7 +311,7 @@ def _json_objects(path: Path, on_error: OnError = stop_at) -> NumberedRecords:
         try:
             record = _parse_json(line, f"{path}, line {number}")
             if not isinstance(record, dict):
-                raise UserError(f"{path}, line {number}: expected one JSON object a line")
+                raise UserError(f"{path}, line {number}: expected one JSON object per line")
         except UserError as error:
             on_error(error)
             continue
@@ -385,8 +385,8 @@ def _rows_of_columns(path: Path, content: dict[str, Any]) -> list[Record]:
         inner_names = {name for cells in content.values() for name in cells}
         if all(name.isdecimal() for name in inner_names):
             raise UserError(
-                f"{path}: rows and columns both have numbers for names, so that neither can be "
-                'told; in pandas, write to_json(..., orient="records", lines=True)'
+                f"{path}: rows and columns both have numbers for names, so they cannot be told "
+                'apart; in pandas, write to_json(..., orient="records", lines=True)'
             )
         return list(content.values())
     rows: dict[str, Record] = {}

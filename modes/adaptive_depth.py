@@ -87,13 +87,13 @@ class AdaptiveDepth(Mode):
     def export_loop(self, model: Any, layer_logits: bool = False) -> TokenLoop:
         if layer_logits:
             raise UserError(
-                "--layer_logits: of Adaptive Depth there is one answer, after the last update; "
-                "leave the flag out"
+                "--layer_logits: a model with adaptive depth has one answer, after the last "
+                "update; leave the flag out"
             )
         return TokenLoop(model)
 
     def run(self, job: Job, features: Features) -> Batches:
-        """Answer batches of neighbours in length, by the model or an exported file."""
+        """Answer batches of neighbours in length, by the model or an ONNX file."""
         longest = int(job.features.lengths.max())  # over the examples of all processes
         updates = partial(token_updates, longest=longest)
         return answers_in_batches(job, features, job.file or job.model, updates)

@@ -127,7 +127,7 @@ REPLACEMENTS = {
     "use_auth_token": "set the variable HF_TOKEN",
     "hub_token": "set the variable HF_TOKEN",
     "vary": "use sweep_exits.py --grid KEY=VALUES",
-    "runtime": "ONNX Runtime alone runs exported files: leave it out",
+    "runtime": "ONNX Runtime alone runs ONNX files: leave it out",
 }
 
 
@@ -392,7 +392,7 @@ def read_config_file(path: Path) -> dict[str, str | list[Any]]:
         isinstance(value, str | list) for value in content.values()
     )
     if not holds_flags:
-        raise UserError(f"{path}: flags are written as NAME: VALUE, one a line")
+        raise UserError(f"{path}: flags are written as NAME: VALUE, one per line")
     return content
 
 

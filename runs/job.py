@@ -52,7 +52,7 @@ class Origin:
         provenance: command, flags, commit, versions, and the hashes of weights and data.
         rule_sources: where each exit key's value is written: a file, a flag, "default".
         dtype: number type of the matrix products: fp32, bf16 or fp16.
-        onnx: of an exported file: its path, and the runtime.
+        onnx: of an ONNX file: its path, and the runtime.
         environment: processor, threads, versions.
     """
 
@@ -80,7 +80,7 @@ class Job:
 
     Attributes:
         batch_size: 1 never pads; larger ones give the same answers.
-        file: an exported file, which answers in place of the model that it was exported from.
+        file: an ONNX file, which answers in place of the model that it was exported from.
         origin: of its results.
         used: the files that it was made from, which must not change before there are results.
     """
@@ -107,7 +107,7 @@ class Job:
     def in_type(self, dtype: str) -> "Job":
         """Return the job in the number type of --dtype, which its origin then says.
 
-        The model is a copy, unless the type is float32. An exported file keeps its own type, and
+        The model is a copy, unless the type is float32. An ONNX file keeps its own type, and
         runs on the CPU.
         """
         if self.file:
@@ -225,8 +225,8 @@ def check_label_kind(data: DevSettings, trained: Path) -> None:
     if load_config(trained).is_multi_label != several:
         kind = "one label" if several else "several labels"
         raise UserError(
-            f"{trained} was trained for {kind} an example; --label_separator, or several columns "
-            "in --label_column_name, mean several"
+            f"{trained} was trained for {kind} per example; --label_separator, or several columns "
+            "in --label_column_name, mean several labels"
         )
 
 
@@ -275,7 +275,7 @@ def load_for_task(directory: Path, keys: KeyValues, task: Task, labels_in_order:
         if getattr(config, key, value) != value:
             raise UserError(
                 f"{directory} has the labels {shown(head_labels)}, {task.name} has "
-                f"{shown(task.labels)}: the order cannot be changed, since {key} counts on it; "
+                f"{shown(task.labels)}: the order cannot be changed, since {key} depends on it; "
                 "train the model for the task"
             )
     config.id2label = dict(enumerate(task.labels))

@@ -92,7 +92,7 @@ def check_output_dir(run: RunSettings, writes: bool) -> None:
         if not may_hold_files and has_files(directory):
             raise UserError(
                 f"--output_dir {directory} exists and is not empty; add --resume_from_checkpoint "
-                "to go on with its training, --overwrite_output_dir to begin it anew, or choose "
+                "to continue its training, --overwrite_output_dir to start it anew, or choose "
                 "another"
             )
     else:
@@ -116,8 +116,8 @@ def locked_for_training(output_dir: str | Path) -> Iterator[None]:
             stack.enter_context(locked(Path(output_dir, TRAINING), timeout=0))
         except Timeout as error:
             raise UserError(
-                f"--output_dir {output_dir} is being trained into by another run: wait for its "
-                "end, stop it, or choose another"
+                f"--output_dir {output_dir}: another run is training a model in it; wait until it "
+                "ends, stop it, or choose another"
             ) from error
         yield
 

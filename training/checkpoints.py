@@ -325,12 +325,12 @@ def was_finished(run: RunSettings, fingerprint: RunFingerprint) -> bool:
     changes = fingerprint.changes_since(record)
     if changes:
         raise UserError(
-            f"training in {output_dir} is finished, and was of other flags: {changes}. {advice}"
+            f"training in {output_dir} is finished, and had other flags: {changes}. {advice}"
         )
     changed_inputs = differences(record.get("inputs", {}), fingerprint.inputs)
     if changed_inputs:
         raise UserError(
-            f"training in {output_dir} is finished, and was of other "
+            f"training in {output_dir} is finished, and had other "
             f"{' and '.join(changed_inputs)}: the files have changed since. {advice}"
         )
     logger.info("Training in %s is finished: nothing to resume", output_dir)
@@ -391,7 +391,7 @@ def check_not_overwritten(source: Path, output_dir: Path) -> None:
     if is_its_checkpoint or is_the_folder:
         raise UserError(
             f"--output_dir {output} holds the starting model {source}, which the training would "
-            "replace: choose another; to go on with a checkpoint's training, leave out "
+            "replace: choose another; to continue the training of a checkpoint, leave out "
             f"--overwrite_output_dir and give --resume_from_checkpoint {source}"
         )
 

@@ -212,7 +212,9 @@ def training_features(
     if not teacher:
         return encode(examples, tokenizer, length, config, seed)
     if task.multi_label:
-        raise UserError("--teacher: an example has several labels here; a teacher answers one")
+        raise UserError(
+            "--teacher: here an example may have several labels, and a teacher answers with one"
+        )
     all_examples = list(examples)
     if data.unlabelled_file:
         all_examples.extend(unlabelled_examples(task, data.unlabelled_file))

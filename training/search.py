@@ -154,7 +154,7 @@ def flags_of_every_run(argv: Sequence[str]) -> list[str]:
                 f"{VALUES_FLAGS[name]}"
             )
     if "--resume_from_checkpoint" in flag_names:
-        raise UserError("--hp_search goes on by itself: leave out --resume_from_checkpoint")
+        raise UserError("--hp_search continues by itself: leave out --resume_from_checkpoint")
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     for group in GROUPS:
         for flag in flags_of(group):

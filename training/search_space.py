@@ -151,10 +151,10 @@ def distribution_of(text: str, kind: Any, read: Callable[[str], Any]) -> BaseDis
     low_text, high_text, *options = text.split(":")
     low, high = read(low_text), read(high_text)
     if kind not in (int, float) or len(options) > 1 or not low < high:
-        raise UserError("expected A,B,C or, of numbers, LOW:HIGH, LOW:HIGH:log or LOW:HIGH:STEP")
+        raise UserError("expected A,B,C or, for numbers, LOW:HIGH, LOW:HIGH:log or LOW:HIGH:STEP")
     is_log = options == ["log"]
     if is_log and low <= 0:
-        raise UserError("a logarithmic range begins above 0")
+        raise UserError("a logarithmic range must begin above 0")
     step = None
     if options and not is_log:
         step = step_of(options[0], low, high)
@@ -169,7 +169,7 @@ def step_of(text: str, low: float, high: float) -> float:
         step = float(text)
         count = (high - low) / step
     except (ValueError, ZeroDivisionError) as error:
-        raise UserError(f"{text} is no step") from error
+        raise UserError(f"{text} is not a step between numbers") from error
     is_whole = isinstance(low, int) and not step.is_integer()
     if is_whole or count < 1 or abs(count - round(count)) > 1e-9:
         raise UserError(f"a step of {text} does not lead from {low:g} to {high:g}")

@@ -140,7 +140,7 @@ class Search:
         begun_with = study.user_attrs.get("fingerprint", {})
         for name, (before, now) in differences(begun_with, self.fingerprint).items():
             raise UserError(
-                f"study {self.name} was begun with {name} {before}, not {now}; give the same, or "
+                f"study {self.name} was started with {name} {before}, not {now}; give the same, or "
                 "another --hp_study"
             )
         study.set_user_attr("fingerprint", self.fingerprint)

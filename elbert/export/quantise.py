@@ -1,4 +1,4 @@
-"""Quantise an exported file: static 8-bit products, whose scales are constants of a calibration.
+"""Quantise an ONNX file: static 8-bit products, whose scales are constants of a calibration.
 
 A product X·W of the layer pass becomes Dequantize(Quantize(X))·Dequantize(W₈), which runtimes fuse
 into one product of whole numbers; so does the pooler's, whose weights every exit check reads. As no

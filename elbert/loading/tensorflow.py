@@ -163,8 +163,8 @@ def sort_variables(keys: list[str]) -> Variables:
             unknown.append(key)
     if unknown:
         raise UserError(
-            f"no rule knows these {len(unknown)} variables: {', '.join(unknown)}. Nothing is "
-            "converted, so that no weight is lost unseen"
+            f"{len(unknown)} variables are unknown: {', '.join(unknown)}. Nothing was converted, "
+            "so that no weight is lost unnoticed"
         )
     return variables
 
@@ -174,7 +174,7 @@ def build_model(config: AlbertConfig, tensors: TensorDict) -> PreTrainedModel:
     parts = {name.split(".")[0] for name in tensors}
     heads = tuple(sorted(parts - {"albert"}))
     if heads not in MODELS:
-        raise UserError(f"no model has these heads, and no others: {', '.join(heads)}")
+        raise UserError(f"no model has exactly these heads: {', '.join(heads)}")
     plain_class, adaptive_class = MODELS[heads]
     model_class: Any = adaptive_class if isinstance(config, AlbertActConfig) else plain_class
     model = model_class(config)

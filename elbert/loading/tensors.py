@@ -46,7 +46,7 @@ def read_tensors(source: str | Path) -> TensorDict:
         missing = sorted(weight_map(files[0]).keys() - tensors.keys())
         if missing:
             raise UserError(
-                f"{files[0]} has {missing[0]}, which its shard does not: fetch all files again"
+                f"{files[0]} lists {missing[0]}, which is not in its shard: fetch all files again"
             )
     prefixes = wrapper_prefixes(tensors, source)
     return {without_wrapper(name, prefixes): tensor for name, tensor in tensors.items()}
@@ -139,8 +139,8 @@ def wrapper_prefixes(names: Iterable[str], source: str | Path) -> list[str]:
     places = {f"{place}."[1:] for place, ending, _ in endings if ending}
     if len(places) > 1:
         raise UserError(
-            f"{source}: the weights are of {len(places)} encoders, "
-            f"{', '.join(sorted(repr(place) for place in places))}: save the one that is meant, "
+            f"{source}: these are the weights of {len(places)} encoders, "
+            f"{', '.join(sorted(repr(place) for place in places))}: save the one that you mean, "
             "with save_pretrained()"
         )
     parts = "".join(places).split(".")[:-1]

@@ -467,7 +467,7 @@ def check_vocab_size(tokenizer: PreTrainedTokenizerBase, source: str, config: Al
     pieces = max(len(tokenizer), 1 + largest_id)
     if pieces > config.vocab_size:
         raise UserError(
-            f"{source}: the tokenizer has {pieces} pieces, vocab_size is {config.vocab_size}"
+            f"{source}: the tokenizer has {pieces} tokens, but vocab_size is {config.vocab_size}"
         )
 
 
@@ -548,7 +548,7 @@ def encode_texts(
     room = max_length - special_count
     if room < 0:
         raise UserError(
-            f"{max_length} tokens a text: special tokens alone take {special_count}; allow more"
+            f"{max_length} tokens per text: special tokens alone take {special_count}; allow more"
         )
     keeps_end = tokenizer.truncation_side == "left"
     columns = [texts] if pairs is None else [texts, pairs]

@@ -362,7 +362,7 @@ def check_tensor(
     if shape != expected_shape:
         raise UserError(
             f"{source}: {name} has shape {shape}, the configuration asks for {expected_shape}; "
-            "is the config.json of another model, or the task one of another number of labels?"
+            "is the config.json that of another model, or has the task another number of labels?"
         )
     # In float32, as the model will hold it: 1e300 is infinite there.
     if not tensor.is_floating_point() or not tensor.float().isfinite().all():

@@ -291,11 +291,11 @@ def test_a_finished_training_is_left_as_it_is_and_an_unfinished_one_not_evaluate
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("tokenizer", "was of other starting tokenizer"),
-        ("configuration", "was of other starting configuration"),
-        ("weights", "was of other starting weights"),
-        ("rows", "was of other training rows"),
-        ("teacher", "was of other weights of the teacher"),
+        ("tokenizer", "had other starting tokenizer"),
+        ("configuration", "had other starting configuration"),
+        ("weights", "had other starting weights"),
+        ("rows", "had other training rows"),
+        ("teacher", "had other weights of the teacher"),
         ("record", "no training_finished.json, which would say how it was trained"),
     ],
 )

@@ -115,7 +115,7 @@ def test_keys_that_fix_the_shape_of_trained_weights_stay(model, edit, tmp_path, 
     (model / "model.safetensors").touch()
     before = config_of(model)
     for key in ("num_hidden_layers", "pooler_input"):
-        edit(key, "2").refused(f"{key} fixes the shape of the weights", "--do_train")
+        edit(key, "2").refused(f"the shape of the weights depends on {key}", "--do_train")
     assert config_of(model) == before
     edit_key(script, tmp_path / "MRPC", "exit_thres", "0.3").refused("config.json", "--do_train")
 

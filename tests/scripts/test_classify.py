@@ -192,7 +192,10 @@ def test_what_would_lose_something_is_refused(script, trained, tmp_path):
         (flags(trained, table, tmp_path / "d.tsv"), "tab or line break in 'sentence2'"),
         (flags(trained, table, tmp_path / "d.txt"), ".parquet"),
         (flags(trained, tmp_path / "none.csv", tmp_path / "d.csv"), "no such file"),
-        (flags(trained, [table, labelled], tmp_path / "d.csv", "--prefix", "x"), "score them one"),
+        (
+            flags(trained, [table, labelled], tmp_path / "d.csv", "--prefix", "x"),
+            "classify them one",
+        ),
         (flags(trained, table, tmp_path / "d.csv", "--set", "exit_thres=2"), "exit_thres"),
         (flags(trained, "-", tmp_path / "d.csv"), "--input_format"),
         (flags(trained, table, tmp_path / "d.csv", "--text_column_names", "x"), "no column 'x'"),

@@ -76,7 +76,7 @@ def test_a_task_is_fetched_unpacked_and_readable(server, fetch, tmp_path):
 
 def test_a_file_that_is_not_the_known_one_is_not_written(server, fetch, tmp_path):
     write_all(server.folder, {"glue/data/AX.tsv": b"cut short"})
-    fetch("diagnostic", known=False).refused("invalid hash value", "run the same command again")
+    fetch("diagnostic", known=False).refused("invalid hash value", "give the same command again")
     assert not (tmp_path / "glue").exists()
 
 
@@ -136,7 +136,7 @@ def test_a_bad_mrpc_corpus_writes_nothing(server, fetch, tmp_path):
     write_all(server.folder, {"glue/data/mrpc_dev_ids.tsv": MRPC_SOURCES["mrpc_dev_ids.tsv"]})
     for name in ("msr_paraphrase_train.txt", "msr_paraphrase_test.txt"):
         mine = write_all(tmp_path / "mine", MRPC_SOURCES | {name: MRPC_HEADER + "1\t2\n"})
-        fetch("MRPC", "--path_to_mrpc", mine).refused(f"{mine / name}", "are not MRPC's")
+        fetch("MRPC", "--path_to_mrpc", mine).refused(f"{mine / name}", "are not MRPC's files")
     fetch("MRPC", "--path_to_mrpc", "\x1b[31m").refused("no msr_paraphrase_train.txt in ?[31m")
     assert not (tmp_path / "glue").exists()
 

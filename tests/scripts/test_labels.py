@@ -176,7 +176,7 @@ def test_other_labels_than_glues_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"ham, spam;.*--labels_in_order"):
         glue_head("rte", ["ham", "spam"], tmp_path / "strangers")
     turned = ["not_entailment", "entailment"]
-    with pytest.raises(UserError, match="since window_score counts on it"):
+    with pytest.raises(UserError, match="since window_score depends on it"):
         glue_head("rte", turned, tmp_path / "class 0", window_score="class0")
 
 

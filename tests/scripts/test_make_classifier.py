@@ -134,5 +134,5 @@ def test_a_refused_command_has_changed_nothing(script, tmp_path, monkeypatch):
     run(before[0]).refused("data/train.csv is one of the files that", "another --output_dir")
     run(table).refused("was trained on other rows", "own.csv", "--overwrite_output_dir")
     with locked_for_training(out):
-        run(table, "--overwrite_output_dir").refused("is being trained into by another run")
+        run(table, "--overwrite_output_dir").refused("another run is training a model in it")
     assert [path.read_bytes() for path in before] == contents

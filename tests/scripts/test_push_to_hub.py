@@ -139,7 +139,7 @@ def evaluated_once(trained_once, albert_dir, rte, tmp_path_factory) -> Path:
         ("config.json", b'"hidden_act": "gelu', b'"hidden_act": "relu', "configuration"),
         ("config.json", b'"pooler_input": "cls"', b'"pooler_input": "mean"', "configuration"),
         ("config.json", b'"0": "entailment"', b'"0": "Entailment"', "configuration"),
-        ("eval_results.json", b"{", b'{"onnx": "a.onnx",', "of the exported file a.onnx"),
+        ("eval_results.json", b"{", b'{"onnx": "a.onnx",', "of the ONNX file a.onnx"),
         ("eval_results.json", b'"acc": ', b'"acc": [], "b": ', "not as an evaluation writes it"),
         ("eval_results.json", b'"rule": ', b'"rule": 3, "b": ', "not as an evaluation writes it"),
     ],

@@ -102,7 +102,7 @@ def test_adaptive_depths_printed_updates(reproduced, act_dir, albert_dir, script
     assert [*counts.values()] == updates.tolist()
     where = ("--output_dir", tmp_path, "--weights")
     sizes = ("act-pretraining", *where, act_dir)
-    script(reproduce.main, *sizes).refused("say for which of --tasks tiny, small, base")
+    script(reproduce.main, *sizes).refused("give its task: --tasks tiny or small or base")
     flags = ("--model_dir", albert_dir, "--text", text)
     script(main_of("token_updates.py"), *flags).refused(albert_dir, "no halting head")
 

@@ -164,7 +164,7 @@ def test_further_keys_and_flags_are_searched(sampler, search, commands, tmp_path
     shown = sorted(float(row["exit_lr_factor"]) for row in rows)
     assert shown == pytest.approx(sorted(factors), rel=1e-4)
     assert f"exit_lr_factor={factors[0]:g}" in out
-    search(*few, "--hp_space", *ranges).refused("study albert-rte was begun with hp_space")
+    search(*few, "--hp_space", *ranges).refused("study albert-rte was started with hp_space")
 
 
 def test_the_ranges_of_a_space():
@@ -232,7 +232,7 @@ def test_a_study_of_other_flags_weights_or_data_is_not_mixed_in(
     edit_json(places["MODEL"] / "config.json", exit_thres=0.3)
     dev = places["DATA"] / "dev.tsv"
     dev.write_text(dev.read_text().replace("dog", "cat"))
-    search(*given).refused("study albert-rte was begun with", words, "another --hp_study")
+    search(*given).refused("study albert-rte was started with", words, "another --hp_study")
     assert len(commands) == 2
     search(*given, "--hp_study", "other", "--per_gpu_eval_batch_size", 4).done()
 
@@ -248,7 +248,7 @@ def test_a_study_of_other_flags_weights_or_data_is_not_mixed_in(
         ("--hp_metric acc@half", "above 0 and at most 1"),
         ("--learning_rate 1", "--learning_rate is what --hp_search varies; give its values as"),
         ("--seed 1", "--hp_seeds"),
-        ("--resume_from_checkpoint latest", "goes on by itself"),
+        ("--resume_from_checkpoint latest", "continues by itself"),
         ("--hp_space exit_lr_facto=1", "did you mean exit_lr_factor"),
         ("--hp_space exit_lr_factor=-1:2", "exit_lr_factor = -1"),
         ("--hp_space exit_lr_factor=2:1", "LOW:HIGH"),

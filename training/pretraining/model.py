@@ -63,7 +63,9 @@ def read_config(model: PretrainingModelSettings, source: str | None) -> AlbertCo
     values = {name: value for name, value in stored.items() if name not in foreign_keys}
     if model.tau is not None:
         if "tau" in foreign_keys:
-            raise UserError("--tau is of --model_type albert_act; the dense model ponders nothing")
+            raise UserError(
+                "--tau belongs to --model_type albert_act; an ordinary ALBERT has no ponder cost"
+            )
         values["tau"] = model.tau
     return make_config(path, values, architecture.model_class.config_class)
 

@@ -39,9 +39,9 @@ def phases_of(training: PretrainingSchedule, max_seq_length: int, processes: int
     long_steps = round(training.max_steps * training.long_fraction)
     if long_steps and long_batch_size < processes:
         raise UserError(
-            f"--per_gpu_train_batch_size {training.per_gpu_train_batch_size} is not one example at "
-            f"length {long_length}: allowed is at least {ceil(long_length / max_seq_length)}, or "
-            "--long_fraction 0"
+            f"--per_gpu_train_batch_size {training.per_gpu_train_batch_size} is less than one "
+            f"example of {long_length} tokens: allowed is at least "
+            f"{ceil(long_length / max_seq_length)}, or --long_fraction 0"
         )
     examples_of_a_step = batch_size * training.gradient_accumulation_steps
     short_phase = Phase(

@@ -1,6 +1,6 @@
 """Plain text as examples of consecutive sentences.
 
-A text file has one sentence a line; a blank line, or a heading like " = Title = ", ends a document.
+A text file has one sentence per line; a blank line or a heading like " = Title = " ends a document.
 The text is tokenised once, into files that are memory-mapped.
 
 Source: ALBERT's published `create_pretraining_data.py` (Lan et al. 2020).
@@ -60,8 +60,8 @@ def read_sentences(paths: Sequence[str | Path], split: bool) -> Iterator[tuple[i
         is_within_document = False
     if not has_text:
         raise UserError(
-            f"{', '.join(map(str, paths))}: no text; give files with one sentence a line and blank "
-            "lines between documents"
+            f"{', '.join(map(str, paths))}: no text; give files with one sentence per line, and "
+            "blank lines between documents"
         )
 
 

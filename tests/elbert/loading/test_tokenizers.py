@@ -339,7 +339,7 @@ def test_limits_are_checked_before_a_text_is_read(bert, tmp_path):
     count = len(BERT_PIECES.split())
     tiny_model(vocab_size=count - 1).save_pretrained(tmp_path)
     load_tokenizer(bert).save_pretrained(tmp_path)
-    words = f"the tokenizer has {count} pieces, vocab_size is {count - 1}"
+    words = f"the tokenizer has {count} tokens, but vocab_size is {count - 1}"
     with pytest.raises(UserError, match=words):
         Classifier(tmp_path)
     tiny_model(vocab_size=count, type_vocab_size=1).save_pretrained(tmp_path)

@@ -302,7 +302,7 @@ SPOILT = {
     ),
     "no shard": (without_a_shard, ["2 shards", "model-00002-of-00002.safetensors is missing"]),
     "shards elsewhere": (shards_elsewhere, ["'../a.safetensors'", "beside it"]),
-    "another's shards": (shards_of_another, ["which its shard does not", "index.json"]),
+    "another's shards": (shards_of_another, ["which is not in its shard", "index.json"]),
     "no index": (
         in_place_of_weights("model-00001-of-00002.safetensors"),
         ["a shard, without the index"],
@@ -451,10 +451,14 @@ def test_do_lower_case_reaches_the_tokenizer_and_is_saved_with_it(albert_dir, tm
 
 def test_without_the_hub_a_name_is_refused():
     for load in (load_config, load_pretrained, load_tokenizer):
-        with pytest.raises(UserError, match=r"nobody/nothing: is no directory, and the hub does"):
+        with pytest.raises(
+            UserError, match=r"nobody/nothing: there is no such directory, and the hub"
+        ):
             load("nobody/nothing")
     flags = ModelSettings(model_name_or_path="some/other")
-    with pytest.raises(UserError, match="--model_name_or_path some/other: is no directory"):
+    with pytest.raises(
+        UserError, match="--model_name_or_path some/other: there is no such directory"
+    ):
         fetch_models(flags, {"model_name_or_path": True})
 
 
