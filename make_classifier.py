@@ -454,23 +454,23 @@ def run(script: str, flags: Sequence[object]) -> None:
 
 
 def print_usage(project: Project) -> None:
-    """Print where the report is, and how to use the model and the file."""
+    """Print where the report is, and how to use the model and the ONNX file."""
     model_dir = project.model_dir
     texts = [f'"{name}"' for name in project.task.text_columns]  # stand for the user's
     example = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
     print(
-        f"Report: {model_dir}/sweep/explorer.html has a slider for the threshold, and every "
-        "mistake.\n"
-        "The held-out half of the dev rows is reported above, after `Picked`.\n\n"
+        f"Report: {model_dir}/sweep/explorer.html has a slider for the threshold, and every wrong "
+        "answer.\n"
+        "The results on the held-out half of the dev rows are above, after `Picked`.\n\n"
         "In Python (pip install .):\n\n"
         "    import elbert\n"
         f"    classify = elbert.Classifier({str(model_dir)!r})\n"
         f"    print(classify([{example}]))\n\n"
-        "The int8 file in its place is the fastest on a CPU:\n\n"
+        "On a CPU, the int8 ONNX file answers fastest:\n\n"
         "    import elbert\n"
         f"    classify = elbert.Classifier({str(model_dir)!r}, onnx={project.int8_file.name!r})\n"
         f"    print(classify([{example}]))\n\n"
-        "The int8 file, without PyTorch (pip install onnxruntime tokenizers):\n\n"
+        "The int8 ONNX file, without PyTorch (pip install onnxruntime tokenizers):\n\n"
         f"    python examples/onnx_python.py {project.int8_file} {model_dir}/tokenizer.json "
         f"{' '.join(texts)}"
     )
@@ -493,8 +493,8 @@ def make(project: Project, training: Sequence[str]) -> None:
     run("run_glue.py", training)
     choose_threshold(project)
     export_int8(project)
-    # Without --skip_full_depth, the file's answers are compared with the model's.
-    int8 = evaluate(project, "early exit, int8 file", ["--onnx", project.int8_file])
+    # Without --skip_full_depth, the ONNX file's answers are compared with the model's.
+    int8 = evaluate(project, "early exit, int8 ONNX file", ["--onnx", project.int8_file])
     full_depth = evaluate(
         project, "all layers, PyTorch", ["--skip_full_depth", "--set", *FULL_DEPTH]
     )
@@ -506,11 +506,14 @@ def make(project: Project, training: Sequence[str]) -> None:
     print(f"\n{markdown_table(columns, cells)}\n")
     if int8.same_exit_layer is not None:
         print(
-            f"The int8 file stops {int8.same_exit_layer:.1%} of the dev rows at the layer where "
-            "float32 stops them.\n"
+            f"With the int8 ONNX file, {int8.same_exit_layer:.1%} of the dev rows exit at the same "
+            "layer as in float32.\n"
         )
     if int8.same_answer is not None:
-        print(f"The int8 file answers {int8.same_answer:.1%} of the dev rows as float32 does.\n")
+        print(
+            f"With the int8 ONNX file, {int8.same_answer:.1%} of the dev rows get the same answer "
+            "as in float32.\n"
+        )
     for measurement in measurements:
         for remark in measurement.remarks:
             print(f"suspect: {measurement.name}: {remark}")

@@ -1,1 +1,1 @@
-"""run_glue.py's evaluation and prediction, and the texts that calibrate an int8 file."""
+"""run_glue.py's evaluation and prediction, and the texts that calibrate an int8 ONNX file."""

@@ -1,4 +1,4 @@
-"""The texts that set the scales of an int8 file: `export_onnx.py --int8`."""
+"""The texts that set the scales of an int8 ONNX file: `export_onnx.py --int8`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields

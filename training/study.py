@@ -174,7 +174,10 @@ class Search:
                 study.optimize(self.evaluate, n_trials=1)
                 continue
             if not has_waited:
-                print("waiting for the settings of other processes, which may yet die", flush=True)
+                print(
+                    "waiting for settings that other processes try, in case one of them fails",
+                    flush=True,
+                )
                 record_heartbeats(study)
             has_waited = True
             time.sleep(POLL)

@@ -46,7 +46,7 @@ def test_one_command_leads_from_a_table_to_a_file_that_answers(script, tmp_path)
     config = read_json(out / "model/config.json")
     assert (config["weight_name"], config["pooler_input"]) == ("equal", "mean")
     assert read_json(out / "model/exit_config.json")["thres_name"] == "optimal_stopping"
-    assert re.search(r"The int8 file stops \d+\.\d% of the dev rows", done.out)
+    assert re.search(r"With the int8 ONNX file, \d+\.\d% of the dev rows exit", done.out)
     assert read_json(out / "model/eval_results.json")["provenance"].get("file") is None
     assert (out / "model/sweep/explorer.html").exists()
     usage = re.findall(
