@@ -141,7 +141,7 @@ def draw_metric(panel: Axes, picture: ExitsPicture) -> None:
     """Draw the metric of every layer, with lines at full depth's and at early exit's."""
     layers = np.arange(1, len(picture.curve) + 1)
     panel.plot(
-        layers, picture.curve, color=LINE, marker="o", markersize=4, label="everyone exits here"
+        layers, picture.curve, color=LINE, marker="o", markersize=4, label="all examples exit here"
     )
     full_depth = picture.curve[-1]
     panel.axhline(

@@ -195,7 +195,7 @@ function showTip(event) {
   if (tip.hidden) return;
   const one = found.truncation;
   tip.textContent = one
-    ? `everyone stops at layer ${one.layer}\n${data.metric} ${one.value.toFixed(3)} `
+    ? `all examples exit at layer ${one.layer}\n${data.metric} ${one.value.toFixed(3)} `
       + `[${one.low.toFixed(3)}, ${one.high.toFixed(3)}]\ncost ${one.cost.toFixed(3)}`
     : `${describe(found.setting)}\n${factsOf(found.setting)}`;
   const ratio = byId("chart").getBoundingClientRect().width / scale.width;

@@ -89,9 +89,9 @@ function drawNumbers() {
     signed(here - data.full[data.metric]));
   const [coin, oracle] = [data.coin, data.oracle]
     .map((points) => baselineAt(points, cost(state.setting)));
-  row("against the coin", `(${coin.toFixed(4)})`, signed(here - coin));
+  row("against random exits", `(${coin.toFixed(4)})`, signed(here - coin));
   if (oracle > coin + 1e-9) {
-    row("exit efficiency", "(0: coin, 1: oracle)", ((here - coin) / (oracle - coin)).toFixed(2));
+    row("exit efficiency", "(0: random exits, 1: oracle)", ((here - coin) / (oracle - coin)).toFixed(2));
   }
   column("compute_ratio", "computation cost", "");
   column("flops_ratio", "FLOPs", "(of full depth)");

@@ -132,7 +132,7 @@ function verdictOf(about, answers, all) {
     return flip > 0 ? `It changed its mind after layer ${flip}.` : "";
   }
   const layers = saved === 1 ? "1 layer" : `${saved} layers`;
-  if (exit.leader === end.leader) return `Stopping was right: ${layers} saved.`;
+  if (exit.leader === end.leader) return `All ${all.length} layers would have said the same: ${layers} saved.`;
   const said = `${about.labels[end.leader]}, ${Math.round(100 * end.share)}%`;
   return `${layers} saved, but all ${all.length} layers would have said ${said}.`;
 }

@@ -104,7 +104,7 @@ class Page:
             full, _ = answer(self.texts(side), {"exit_thres": 0, "cnt_thres": ABOUT["layers"]})
             right = full[-1].argmax() == shares[-1].argmax()
             verdict = self.one(f"#side-{side} .verdict").text
-            assert verdict.startswith("Stopping was right") == right
+            assert verdict.startswith("All ") == right
             ghosts = self.browser.find_elements("css selector", f"#side-{side} circle.ghost")
             assert len(ghosts) == ABOUT["layers"] - exit_layer
         return exit_layer
