@@ -90,11 +90,13 @@ def dtype_of(name: str, device: torch.device | str) -> torch.dtype:
 
 
 def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
-    """Put the layers' linear maps and the poolers into `dtype`; everything else stays.
+    """Change the number type of the layers' linear maps and of the poolers, in place.
 
-    States, sums, norms, embeddings and the exits' own linear maps stay in float32: rounding the
-    states as well would carry the error of each pass into the next. It costs as much time and moves
-    more exits. Raises UserError for a packed model (`packed_copy`).
+        elbert.cast_layers(model, torch.bfloat16)
+
+    States, sums, norms, embeddings and the exits' own linear maps stay in float32. Rounding the
+    states as well would carry the error of each pass into the next: it saves no time and moves more
+    exits. Raises UserError for a packed model (`packed_copy`).
     """
     for layer in model.modules():
         if isinstance(layer, PackedPart):
@@ -107,19 +109,17 @@ def cast_layers(model: nn.Module, dtype: torch.dtype) -> None:
 
 
 def packed_copy(model: ModelT) -> ModelT:
-    """Copy a model for inference on a CPU, with the weights of its layers and poolers packed.
+    """Copy a model for faster inference on a CPU, with packed layers and poolers.
 
-    The copy runs `PackedLayer` and `PackedPooler` in place of the modules whose weights oneDNN can
-    pack, and shares everything else with `model`: configuration, embeddings, exit classifiers.
-    Weights are packed now, so later changes of `model`'s layers do not reach the copy. What would
-    change the copy's own layers (training, an optimiser, loading, another type or device), or save
-    them, raises UserError. On another device, and for a type that oneDNN does not pack, eager
-    attention, autocast or PEFT's adapters, the copy runs as `model` does. Call it in
-    `torch.inference_mode()`.
-
-        fast = packed_copy(model)
+        fast = elbert.packed_copy(model)
         with torch.inference_mode():
             out = fast(**inputs)
+
+    Packed weights have the layout in which oneDNN multiplies. The copy shares everything else with
+    `model`: configuration, embeddings, exit classifiers. Later changes to the layers of `model` do
+    not reach the copy. Training the copy, loading weights into it, saving it, or changing its type
+    or device raises UserError. On another device, and for a type that oneDNN does not pack, for
+    eager attention, autocast or PEFT's adapters, the copy runs as `model` does.
     """
     with torch.no_grad():
         return copy_with_packed_parts(model, {})

@@ -59,14 +59,16 @@ class LayerStep(NamedTuple):
 
 @dataclass
 class EarlyExitOutput(SequenceClassifierOutput):
-    """Output of a model for a batch.
+    """Output of an early-exit model for a batch.
 
     Attributes:
-        loss: scalar; train(): of all exits, eval(): of the answers.
-        logits: (batch, num_labels), of the exit taken (train(): of the last layer).
-        exit_layer: (batch,) int64, 1-based.
-        all_logits: (layers, batch, num_labels), when training or asked for. ELBERT: every layer's
-            own; ponder model: after an example's exit those of its exit.
+        loss: scalar; in train() of all exits, in eval() of the answers.
+        logits: (batch, num_labels), the logits of each example's exit; in train() of the last
+            layer.
+        exit_layer: (batch,) int64, counted from 1.
+        all_logits: (layers, batch, num_labels), in train(), or with `output_all_exits`. An ELBERT
+            gives the logits of every layer; a ponder model those of an example's exit for all
+            layers behind it.
     """
 
     exit_layer: Tensor | None = None
@@ -74,7 +76,7 @@ class EarlyExitOutput(SequenceClassifierOutput):
 
 
 class EarlyExitModel(AlbertPreTrainedModel, ABC):
-    """A model whose examples may exit after any layer, each for itself."""
+    """A model whose examples may exit after any layer, each by itself; a base of two modes."""
 
     config: EarlyExitConfig  # pyrefly: ignore[bad-override-mutable-attribute]  # HF's is any
     newest_rule: tuple[dict[str, Any], AnyRule] | None = None  # and the values it was made of
@@ -179,9 +181,9 @@ class EarlyExitModel(AlbertPreTrainedModel, ABC):
         """Answer a batch, each example at its own exit.
 
         Args:
-            input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64, as HF
-                ALBERT; inputs_embeds in place of input_ids (batch, length, embedding).
-            inputs: the model's own, (batch,) each, by the names in `config.own_inputs`.
+            input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64, as for
+                HF's ALBERT; `inputs_embeds`, (batch, length, embedding), in place of `input_ids`.
+            inputs: further inputs of the model, (batch,) each, by the names in `config.own_inputs`.
         """
         hidden = self.embed(input_ids, token_type_ids, position_ids, inputs_embeds)
         mask = attention_mask_of(attention_mask)

@@ -34,7 +34,7 @@ from .rules import AnyRule
 
 
 class ExampleAnswer(NamedTuple):
-    """The answer to an example."""
+    """The answer to an example of a `DepthBatcher`."""
 
     row: int  # number among the submitted examples, from 0
     logits: Tensor  # (num_labels,) float32, on the CPU
@@ -89,29 +89,29 @@ class Running:
 
 
 class DepthBatcher:
-    """Answers a stream of examples with early exit, `slots` of them at a time.
+    """A batch with early exit that is kept full: when an example exits, the next takes its slot.
 
         batcher = DepthBatcher(model, slots=32)
         batcher.submit((ids, types) for ids, types in examples)
         for answer in batcher.answers():  # in order of completion
             print(answer.row, answer.logits, answer.exit_layer)
 
-    The model is in eval mode. On a CPU, `elbert.packed_copy(model)` in its place is faster. Its
-    exit rule is read whenever the slots are empty.
+    The model must be in eval mode; on a CPU, `elbert.packed_copy(model)` is faster. Its exit rule
+    is read whenever all slots are empty.
 
-    `answers` may be closed at any time: iterating again goes on where it stopped, and no example is
-    lost or answered twice. For an example of too many tokens, or none, it raises UserError with the
-    example's row, once; iterating again goes on without that example.
+    `answers` may be closed at any time. Iterating again continues where it stopped, and no example
+    is lost or answered twice. An example with too many tokens, or with none, raises UserError with
+    its row, once; iterating again continues without this example.
 
-    Before the answer to example `row` come the answers to at most row + 2·window + slots·steps
-    others. steps: the number of layers, twice that times the number of different weights where
-    layers or exits have weights of their own.
+    No example waits for ever: before example `row`, at most row + 2·window + slots·steps others
+    are answered. `steps` is the number of layers; where layers or exits have weights of their own,
+    it is twice that, times the number of different weights.
 
     Args:
         model: an early-exit model of any mode.
-        slots: the most examples that run at a time.
-        window: the most examples that wait, sorted by length; the others are not read yet.
-        pad_token_id: the id behind shorter examples. It has no effect on an answer.
+        slots: largest number of examples that run at a time.
+        window: largest number of examples that wait, sorted by length; others are not read yet.
+        pad_token_id: token id behind shorter examples. It has no effect on an answer.
     """
 
     def __init__(
@@ -140,15 +140,15 @@ class DepthBatcher:
         return self.running.examples if self.running else []
 
     def submit(self, examples: Iterable[tuple]) -> None:
-        """Queue examples, which are read as slots become free.
+        """Queue tokenised examples, which are read as slots become free.
 
-        Each is (input_ids, token_type_ids), where the values of the configuration's `own_inputs`
-        may follow, in their order.
+        Each is a tuple of input_ids and token_type_ids, followed, for a model that needs them, by
+        the values of the configuration's `own_inputs`, in their order.
         """
         self.source = chain(self.source, examples)
 
     def answers(self) -> Iterator[ExampleAnswer]:
-        """Yield the answers in order of completion."""
+        """Yield the answers to the queued examples, in order of completion."""
         while True:
             while self.finished:
                 yield self.finished.pop(0)

@@ -66,17 +66,18 @@ class Size(NamedTuple):
 @dataclass_transform(kw_only_default=True, eq_default=False)
 @dataclass(kw_only=True, eq=False)
 class ExitRule:
-    """A rule with its settings.
+    """An exit rule with the values of its keys; the base of all rules.
 
-    The annotations of a rule are the exit keys that it reads: its own, and those of its bases. What
-    is annotated here, all rules read. A number may be a tensor of shape (settings, 1): then all
-    settings are decided at once, and exits get a leading dimension of settings.
+    A rule of your own is a subclass with a method `step`. Its annotations are the exit keys that it
+    reads, in addition to those of its bases. A number may be a tensor of shape (settings, 1): then
+    all settings are decided at once, and exits get a leading dimension of settings.
 
     Attributes:
         reads: the exit keys that the rule reads.
-        signals: what it reads of a layer beside the logits (`LayerOutput.signals`), by name.
-        inputs: the model's own inputs that it reads (`AdaptiveConfig.own_inputs`), by name.
-        cause: what ends a pass, where no window does, for a figure; "" for the rule's name.
+        signals: names of what it reads of a layer besides the logits (`LayerOutput.signals`).
+        inputs: names of the model's own inputs that it reads (`AdaptiveConfig.own_inputs`).
+        cause: for a figure, what lets an example exit where no window does; "" stands for the
+            rule's name.
         never_exits: why every example goes to the last layer; "" for a rule with exits.
     """
 
@@ -346,10 +347,15 @@ def per_class(setting: Number) -> Number:
 
 
 def exit_scores(logits: Tensor, multi_label: bool = False) -> Tensor:
-    """Turn logits (..., classes) into what rules compare.
+    """Turn logits into the scores that rules compare.
 
-    Class probabilities; the probability of each of several labels; in regression the predicted
-    value itself.
+    Args:
+        logits: (..., classes).
+        multi_label: whether an example may have several labels.
+
+    Returns:
+        The probabilities of the classes, or of each of several labels; for a single output the
+        predicted value itself.
     """
     if multi_label:
         return logits.sigmoid()
@@ -390,15 +396,18 @@ def recorded_inputs(rule: AnyRule, recorded: Tensors) -> Tensors:
 
 
 def scan(rule: AnyRule, recorded: Tensors) -> Tensor:
-    """Find the exit layers of recorded examples, as inference would: (batch,) int64, 1-based.
+    """Find the exit layers of recorded examples, without running the model again.
 
-    (settings, batch) for a rule whose settings have the shape (settings, 1). An example for which
-    the rule never fires exits at the last layer.
+    They are those of inference. An example for which the rule never fires exits at the last layer.
 
     Args:
-        rule: as `EarlyExitConfig.exit_rule` makes it.
+        rule: a rule, as `EarlyExitConfig.exit_rule` makes it.
         recorded: `all_logits` (layers, batch, classes); for a halting criterion also
             `halt_probabilities` (batch, layers), and for `sample` its `draws` (batch,).
+
+    Returns:
+        Exit layers, counted from 1: (batch,) int64, or (settings, batch) for a rule whose settings
+        have the shape (settings, 1).
     """
     exit_layer = torch.zeros((), dtype=torch.long)
     for layer, (_, _, exit_mask) in enumerate(replay(rule, recorded), start=1):
@@ -412,7 +421,11 @@ def layer_answers(rule: AnyRule, recorded: Tensors) -> Tensor:
 
 
 def scan_answers(rule: AnyRule, recorded: Tensors) -> tuple[Tensor, Tensor]:
-    """Return the answers (batch, classes) at the exit layers, and these layers, as `scan` does."""
+    """Find the answers and the exit layers of recorded examples; the arguments are those of `scan`.
+
+    Returns:
+        The logits at the exit layers, (batch, classes), and the exit layers, (batch,).
+    """
     exit_layer = scan(rule, recorded)
     rows = torch.arange(exit_layer.shape[-1], device=exit_layer.device)
     return layer_answers(rule, recorded)[exit_layer - 1, rows], exit_layer

@@ -71,10 +71,12 @@ class KeptHead(ExitClassifier):
 
 
 class ElbertForSequenceClassification(EarlyExitModel):
-    """Sequence classification (num_labels > 1) or regression (num_labels = 1) with early exit.
+    """A classifier with an exit after every layer; with num_labels = 1 a regression model.
 
-    `config` is read at every call: changing `config.exit_thres` takes effect at once. An example's
-    answer does not depend on the batch that it shares.
+        model, report = elbert.load_pretrained("albert/albert-base-v2", num_labels=2)
+
+    `config` is read at every call, so a new `config.exit_thres` takes effect at once. The answer to
+    an example does not depend on the batch that it is in.
     """
 
     config_class = ElbertConfig
@@ -134,13 +136,14 @@ class ElbertForSequenceClassification(EarlyExitModel):
         """Classify a batch.
 
         Args:
-            input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64, as HF
-                ALBERT; inputs_embeds in place of input_ids (batch, length, embedding).
+            input_ids, attention_mask, token_type_ids, position_ids: (batch, length) int64, as for
+                HF's ALBERT; `inputs_embeds`, (batch, length, embedding), in place of `input_ids`.
             labels: (batch,) class ids, or values for regression; (batch, num_labels) of 0 and 1
                 where an example may have several labels (problem_type multi_label_classification).
-            output_all_exits: in eval(), run full depth and return every layer's answer too.
-            output_hidden_states, output_attentions: run full depth and return those of every layer.
-            teacher_logits: (batch, num_labels), in train(): what the exits learn, beside labels.
+            output_all_exits: in eval(), run all layers and also return the answers of each.
+            output_hidden_states, output_attentions: run all layers and return those of each.
+            teacher_logits: (batch, num_labels), in train(): a teacher's answers, which the exits
+                learn in addition to the labels.
         """
         if labels is not None:
             self.note_label_kind(labels)
