@@ -409,7 +409,7 @@ def send(folder: Path, repository: str, is_private: bool) -> None:
             url = hub.upload_folder(repo_id=repository, folder_path=target, allow_patterns=names)
         except Exception as error:  # of the hub, or of the HTTP client that it happens to use
             reason = " ".join(str(error).split())[:300]
-            raise UserError(f"{repository}: the hub refuses it ({reason})") from error
+            raise UserError(f"{repository}: the upload failed ({reason})") from error
     print(f"sent: {url}")
     print(f"files: {', '.join(names)}")
 

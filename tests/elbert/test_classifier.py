@@ -202,7 +202,7 @@ def test_texts_come_in_many_containers(classifier):
     [{"batch_size": 0}, {"batch_size": -1}, {"batch_size": 2.5}, {"top_k": 0}, {"top_k": -1}],
 )
 def test_odd_numbers_are_errors(classifier, numbers):
-    with pytest.raises(UserError, match="allowed is 1 or more"):
+    with pytest.raises(UserError, match="allowed is a whole number of at least 1"):
         classifier(TEXTS, **numbers)
 
 

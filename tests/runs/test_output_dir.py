@@ -65,7 +65,7 @@ def test_a_folder_with_files_is_written_only_if_a_flag_gives_them_up(tmp_path):
 def test_one_training_at_a_time_holds_a_folder(tmp_path):
     with (
         locked_for_training(tmp_path),
-        pytest.raises(UserError, match="trained into by another run"),
+        pytest.raises(UserError, match="another run is training a model"),
         locked_for_training(tmp_path),
     ):
         pytest.fail("two held it")

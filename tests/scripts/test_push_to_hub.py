@@ -160,6 +160,6 @@ def test_data_in_a_task_s_layout_is_not_called_by_its_name(script, glue, trained
     glue(trained, "--do_eval").done()
     edit_json(trained / "eval_results.json", dataset="a puzzle")
     flags = ("--model_dir", trained, "--hub_model_id", "me/rte")
-    script(push_to_hub.main, *flags).refused("me/rte", "the hub does not take it")
+    script(push_to_hub.main, *flags).refused("me/rte", "the upload failed")
     (result, *_) = ModelCard.load(trained / "README.md").data.eval_results
     assert (result.dataset_type, result.dataset_name) == ("custom", "a puzzle")

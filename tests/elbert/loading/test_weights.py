@@ -344,7 +344,7 @@ def test_the_head_of_a_fine_tuned_classifier_is_kept_as_the_last_exit(family, tm
         model.config.exit_thres = 0.0
         assert_near(packed_copy(model).exit_early(ids, mask).logits, expected)
     bare = save(tiny_encoder(family), tmp_path / "bare")
-    with pytest.raises(UserError, match="asks for a fine-tuned classifier of 3 labels"):
+    with pytest.raises(UserError, match="head of a fine-tuned classifier of 3 labels"):
         load_pretrained(bare, num_labels=3, **keys)
 
 
