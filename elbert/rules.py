@@ -328,8 +328,9 @@ class LayerRows:
     """
 
     def __init__(self, rows: Tensor) -> None:
-        self.rows = rows
-        self.of_layers = rows.unbind()  # at hand: an exit check after one layer selects nothing
+        self.rows = rows.clone()  # torch.export allows no two views of one tensor in a loop
+        # At hand, so that an exit check after one layer selects nothing.
+        self.of_layers = self.rows.unbind()
 
     def at(self, depth: Depth, device: torch.device) -> Tensor:
         """Return the row of layer `depth`, from 1: (…), or (batch, …) where depths differ."""
