@@ -35,7 +35,7 @@ def test_a_second_run_is_told_that_another_holds_the_folder(glue, tmp_path):
     with locked(out / "training"):
         before = os.listdir(out)
         for more in ((), ("--overwrite_output_dir",), ("--resume_from_checkpoint",)):
-            glue(out, *WORK, *more).refused(out, "trained into by another run", "choose another")
+            glue(out, *WORK, *more).refused(out, "another run is training", "choose another")
         assert os.listdir(out) == before
 
 
