@@ -209,7 +209,8 @@ def rows_table(most: int) -> str:
             table = Path(scratch, "many.csv")
             write_table(table, count)
             folder = Path(scratch, f"model{count}")
-            train_flags = ["--model_name_or_path", str(SAMPLE), "--output_dir", str(folder)]
+            train_flags = ["--model_type", "elbert", "--model_name_or_path", str(SAMPLE)]
+            train_flags += ["--output_dir", str(folder)]
             train_flags += ["--max_steps", "1", "--do_train", "--validation_file", str(few)]
             with_model = ["--output_dir", str(folder), "--per_gpu_eval_batch_size", "128"]
             commands = {
