@@ -11,6 +11,7 @@ tested on fuller ones. Progress goes to TensorBoard, final results to results.js
 
 from pathlib import Path
 
+from runs.files import check_place
 from runs.flags import as_dict, parse
 from runs.folder import RunFolder
 from runs.processes import run_script
@@ -20,6 +21,8 @@ from training.parity_settings import ParitySettings
 
 def main() -> None:
     (settings,) = parse([ParitySettings], __doc__)
+    path = Path(settings.output_dir, "results.json")
+    check_place(path)
     # torch, and what stands on it: not before the flags are known to be right.
     import torch
     from torch.utils.tensorboard import SummaryWriter
@@ -31,8 +34,7 @@ def main() -> None:
     # One step of so small a GRU is too short to be shared out.
     torch.set_num_threads(1)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    directory = Path(settings.output_dir)
-    path = directory / "results.json"
+    directory = path.parent
     results = {"provenance": provenance(as_dict(settings)).as_json()}
     known, harder = settings.non_zeros()
     model = ParityPonderGRU(settings.n_elems, settings.n_hidden, settings.max_steps).to(device)

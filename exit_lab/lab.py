@@ -40,6 +40,7 @@ from glue.tables import as_csv
 from glue.tasks import Task
 from modes import trained_mode
 from modes.base import Mode
+from runs.files import check_place
 from runs.flags import as_dict
 from runs.folder import RunFolder
 from runs.job import Job, find_task, open_job
@@ -108,6 +109,7 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
     data, flags = request.data, request.sweep
     # Models that are compared keep their recordings with them.
     output = output_folder(directory, None if request.choice.compare else data.output_dir)
+    check_place(output / RECORDING)
     check_finished(directory, "run_glue.py")
     mode = trained_mode(directory)
     mode.check_has_rules()

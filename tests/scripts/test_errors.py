@@ -14,6 +14,8 @@ import reproduce
 import run_glue
 import run_parity
 import run_pretraining
+import share_layers
+import sweep_exits
 from elbert import ElbertForSequenceClassification
 from tests.conftest import contents, edit_json, write
 
@@ -137,7 +139,7 @@ def test_numbers_that_are_not_finite_stop_and_keep_the_last_checkpoint(
             "",
             "was trained on mnli (3 labels), not on rte (2 labels)",
         ),
-        (lambda model: (model / "sweep").touch(), "--tables_only", "cannot write"),
+        (lambda model: (model / "sweep").touch(), "", "is no folder"),
         (None, "--grid exit_tres=0:1:0.1", "did you mean exit_thres"),
         (None, "--grid exit_thres", "grid exit_thres=: expected a number, FROM:TO"),
         (None, "--rules entropie", "rule entropie: did you mean entropy"),
@@ -194,6 +196,10 @@ def test_flags_that_a_pretraining_refuses(more, words, pretrain, tmp_path):
         (export_onnx.main, "--model_dir MODEL --triton A"),
         (classify.main, "--model_dir MODEL --input_file T --output_file A/a.csv"),
         (download_glue_data.main, "--tasks RTE --data_dir A"),
+        (run_parity.main, "--output_dir A"),
+        (sweep_exits.main, "--model_dir MODEL --output_dir A"),
+        (run_pretraining.main, "--do_train --train_files T --output_dir A"),
+        (share_layers.main, "--do_train --train_files T --model_name_or_path MODEL --output_dir A"),
         (converter.main, "--tf_checkpoint_path x --albert_config_file x --pytorch_dump_path A"),
     ],
 )
