@@ -166,7 +166,7 @@ def contenders_of(args: Any, prices: Mapping[float, float], files: Path) -> list
     """List all contenders: every row in every form."""
     folder = args.model_dir
     rows = []
-    for form in FORMS:
+    for form in args.forms:
         if form == "bf16" and not HAS_BF16:
             continue
         is_file = form in ("onnx", "int8")
@@ -289,6 +289,7 @@ def main() -> None:
     add("--layers", type=int, nargs="+", default=[6, 4, 3], help="depths of ordinary models")
     add("--costs", type=float, nargs="+", default=[1, 0.5, 0.4], help="costs of exits")
     add("--int8_file", default="classifier-int8.onnx", help="int8 ONNX file in the folder")
+    add("--forms", nargs="+", choices=list(FORMS), default=list(FORMS), help="columns")
     add("--rounds", type=int, default=10)
     add("--csv", type=Path, help="write the mean of every round to this file")
     add("--chart", type=Path, help="draw the table")

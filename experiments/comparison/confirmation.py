@@ -273,8 +273,6 @@ def headline_table(methods: dict[str, Method]) -> str:
 
 CLAIMS = (
     ("exits: optimal_stopping", "exits: entropy"),
-    ("exits: optimal_stopping", "exits: thresholds by shares"),
-    ("exits: optimal_stopping", "exits: a learnt schedule"),
     ("exits: optimal_stopping", "ordinary networks: a cascade"),
     ("exits: optimal_stopping", "ordinary networks: two, at random"),
 )
