@@ -280,7 +280,7 @@ SQUAD = "cls/squad/output_weights    2 H  none\n"
             albert(SQUAD),
             {},
             None,
-            "1 variables are unknown: cls/squad/output_weights. Nothing was conv",
+            "1 variables are unknown: cls/squad/output_weights. Nothing was",
         ),
     ],
 )
