@@ -196,7 +196,8 @@ def write_files(folder: Path, layers: Sequence[int], files: Path) -> None:
 
     model, _ = load_pretrained(folder)
     for count in layers:
-        write_plain(model.eval(), count, files / f"plain-{count}-onnx.onnx")
+        path, int8_path = (files / f"plain-{count}-{form}.onnx" for form in ("onnx", "int8"))
+        write_plain(model.eval(), count, path, int8_path)
     onnx_ir.save(to_onnx(DepthLoop(model), {}), files / "exits-onnx.onnx")
 
 

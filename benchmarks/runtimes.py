@@ -29,22 +29,19 @@ class PlainGraph(ExportLoop):
 
     outputs = ("logits",)
     keys: ClassVar = {}
-    layers: int | None = None  # all, where it is None
+    layers: int
 
     def forward(self, input_ids, attention_mask, token_type_ids, own_inputs, settings):
         model, mask = self.model, attention_mask_of(attention_mask)
-        layers = self.layers or model.config.num_hidden_layers
         hidden = model.embed(input_ids, token_type_ids)
-        *_, hidden = itertools.islice(layer_states(model, hidden, mask), layers)
+        *_, hidden = itertools.islice(layer_states(model, hidden, mask), self.layers)
         state = model.start(model.config.exit_rule(), input_ids.shape[0], own_inputs)
-        seen, _ = model.layer_output(hidden, mask, model.layer_weights(layers - 1), state)
+        seen, _ = model.layer_output(hidden, mask, model.layer_weights(self.layers - 1), state)
         return (seen.logits,)
 
 
-def write_plain(model, layers: int, path: Path) -> None:
-    """Write the first layers as a plain graph, and beside it, with int8 for onnx in its name, in
-    int8 by ONNX Runtime's own tool.
-    """
+def write_plain(model, layers: int, path: Path, int8_path: Path) -> None:
+    """Write the first layers as a plain graph, in float32 and, by ONNX Runtime's tool, in int8."""
     import onnx
     import onnx_ir
     from onnxruntime.quantization import quantize_dynamic
@@ -56,17 +53,14 @@ def write_plain(model, layers: int, path: Path) -> None:
     onnx_ir.save(to_onnx(graph, {}), path)
     plain = onnx.load(path)
     del plain.graph.value_info[:]  # the tool stops at shapes that it infers otherwise
-    int8_path = path.with_name(path.name.replace("-onnx.onnx", "-int8.onnx"))
     quantize_dynamic(plain, int8_path, per_channel=True, reduce_range=True)
 
 
 def write_files(folder: Path, base: Mapping = BASE) -> None:
     """Write plain.onnx and loop.onnx, with random weights, both with -int8, and plain-int8.xml."""
     import nncf
-    import onnx
     import onnx_ir
     import openvino
-    from onnxruntime.quantization import quantize_dynamic
 
     from elbert.export.graph import to_onnx
     from elbert.export.quantise import to_int8
@@ -75,13 +69,9 @@ def write_files(folder: Path, base: Mapping = BASE) -> None:
     torch.manual_seed(0)
     config = ElbertConfig(**{**base, **NEVER, "cnt_thres": base["num_hidden_layers"]})
     model = ForcedExits(config).eval()
-    for name, loop in (("plain", PlainGraph(model)), ("loop", DepthLoop(model, ["target"]))):
-        exported = to_onnx(loop, {})
-        onnx_ir.save(exported, folder / f"{name}.onnx")
-    # The plain graph by ONNX Runtime's own tool, the loop as export_onnx.py does.
-    plain = onnx.load(folder / "plain.onnx")
-    del plain.graph.value_info[:]  # the tool stops at shapes that it infers otherwise
-    quantize_dynamic(plain, folder / "plain-int8.onnx", per_channel=True, reduce_range=True)
+    write_plain(model, config.num_hidden_layers, folder / "plain.onnx", folder / "plain-int8.onnx")
+    exported = to_onnx(DepthLoop(model, ["target"]), {})
+    onnx_ir.save(exported, folder / "loop.onnx")
     rng = np.random.default_rng(0)
     sizes = [(1, length) for length in (8, 16, 32)]  # of what scales are taken from
     feeds = [feed_of(rng.integers(5, config.vocab_size, size).tolist()) for size in sizes]
