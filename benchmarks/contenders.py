@@ -18,6 +18,9 @@ from elbert_base.runtime import keep_freed_memory
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HAS_BF16 = not is_emulated(torch.bfloat16, DEVICE)
+HALF_TYPES = {"bf16": torch.bfloat16} if HAS_BF16 else {}  # in which models are timed, by name
+if DEVICE.type == "cuda":
+    HALF_TYPES["fp16"] = torch.float16
 BASE = {
     "hidden_size": 768,
     "num_attention_heads": 12,

@@ -36,7 +36,7 @@ import torch
 from benchmarks import contenders, runtimes
 from benchmarks.contenders import (
     DEVICE,
-    HAS_BF16,
+    HALF_TYPES,
     LENGTHS,
     ids_of,
     processor_flags,
@@ -210,9 +210,11 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
     hf, ours = partial(run_hf, batch, None), partial(run_ours, batch)
     rows = [
         ("HF eager bf16", "hf bf16", hf, some),  # the first row there is: HF at its best
+        ("HF eager fp16", "hf fp16", hf, some),
         ("HF eager", "hf", hf, some),
         ("ours", "fp32", partial(ours, 1.0), some),
         ("ours bf16", "bf16", partial(ours, 1.0), some),
+        ("ours fp16", "fp16", partial(ours, 1.0), some),
     ]
     if batch == 1:  # what the exit checks cost
         rows.append((WITHOUT_CHECKS, "fp32", run_layers, some))
@@ -221,6 +223,7 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
     for cost in costs:
         rows.append((f"ours, c = {cost}", "fp32", partial(ours, cost), many))
         rows.append((f"ours bf16, c = {cost}", "bf16", partial(ours, cost), many))
+        rows.append((f"ours fp16, c = {cost}", "fp16", partial(ours, cost), many))
     for name in runtimes.ROWS:
         run, exits = partial(runtimes.run_file, batch), name.startswith("our")
         rows.append((name, name, partial(run, 1.0 if exits else None), some))
@@ -263,9 +266,9 @@ def start_processes(stack: ExitStack) -> dict[str, Clock]:
     """Start all contenders, until the stack ends."""
     hf, ours = contenders.hf_model, contenders.our_model
     made = {"hf": (hf,), "fp32": (ours, spin_environment())}
-    if HAS_BF16:
-        made["hf bf16"] = (partial(hf, dtype=torch.bfloat16),)
-        made["bf16"] = partial(ours, torch.bfloat16), spin_environment()
+    for name, dtype in HALF_TYPES.items():
+        made[f"hf {name}"] = (partial(hf, dtype=dtype),)
+        made[name] = partial(ours, dtype), spin_environment()
     if DEVICE.type == "cpu":
         made |= {name: (make,) for name, make in written_files(stack).items()}
     return {name: stack.enter_context(own_process(*made[name])) for name in made}
