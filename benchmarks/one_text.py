@@ -221,49 +221,84 @@ def measure(rows: Sequence[Contender], texts: list[list[int]], rounds: int) -> l
     return [np.array(seconds) for seconds in found]
 
 
-def summary(rows: Sequence[Contender], found: Sequence[np.ndarray]) -> str:
-    """Tabulate mean and 95th percentile, in milliseconds, of each row by form."""
-    cells: dict[str, dict[str, str]] = {}
+class Cell(NamedTuple):
+    """What a contender needs for a text, in milliseconds."""
+
+    mean: float  # over the texts, of each text's median over the rounds
+    least: float  # mean of a round
+    most: float
+    p95: float  # 95% of the texts take less
+    spread: float  # see `spread`
+
+    @property
+    def is_steady(self) -> bool:
+        """Tell whether the rounds are alike enough for the cell to be published."""
+        return self.spread <= MOST_SPREAD
+
+    @property
+    def text(self) -> str:
+        """Write "5.9 (5.6–7.0), 8.0", or "busy" where the machine was."""
+        if not self.is_steady:
+            return "busy"
+        return f"{self.mean:.1f} ({self.least:.1f}–{self.most:.1f}), {self.p95:.1f}"
+
+
+Cells = dict[str, dict[str, Cell]]  # by name and form
+
+
+def cells_of(rows: Sequence[Contender], found: Sequence[np.ndarray]) -> Cells:
+    """Summarise the rounds, (rounds, texts) seconds, of each contender."""
+    cells: Cells = {}
     for row, rounds in zip(rows, found, strict=True):
         of_texts = 1000 * np.median(rounds, axis=0)
         means = 1000 * rounds.mean(1)
-        text = f"{of_texts.mean():.1f} ({means.min():.1f}–{means.max():.1f}), "
-        text += f"{np.quantile(of_texts, 0.95):.1f}"
-        cells.setdefault(row.name, {})[row.form] = text
-    forms = [form for form in FORMS if any(form in of_row for of_row in cells.values())]
-    table = [[name, *(of_row.get(form, "") for form in forms)] for name, of_row in cells.items()]
+        cells.setdefault(row.name, {})[row.form] = Cell(
+            mean=float(of_texts.mean()),
+            least=float(means.min()),
+            most=float(means.max()),
+            p95=float(np.quantile(of_texts, 0.95)),
+            spread=spread(rounds),
+        )
+    return cells
+
+
+def summary(cells: Cells) -> str:
+    """Tabulate mean and 95th percentile, in milliseconds, of each row by form."""
+    forms = [form for form in FORMS if any(form in by_form for by_form in cells.values())]
+    table = []
+    for name, by_form in cells.items():
+        texts = [by_form[form].text if form in by_form else "" for form in forms]
+        table.append([name, *texts])
     titles = [FORMS[form] for form in forms]
     return markdown_table(["mean ms (range of rounds), p95", *titles], table)
 
 
-def draw(rows: Sequence[Contender], found: Sequence[np.ndarray], path: Path) -> None:
-    """Draw PyTorch's and the int8 files' means as bars, with their ranges, and the p95 as dots."""
+def draw(cells: Cells, path: Path) -> None:
+    """Draw PyTorch's and the ONNX files' means as bars, with their ranges, and the p95 as dots."""
     from answers.figures import COLOURS, INK, Figure, save_figure, styled
 
     @styled
     def figure() -> Any:
-        names = list(dict.fromkeys(row.name for row in rows))
-        chart = Figure(figsize=(5.2, 0.62 * len(names) + 1.1), layout="constrained")
+        chart = Figure(figsize=(5.2, 0.62 * len(cells) + 1.1), layout="constrained")
         axes = chart.subplots()
-        for number, form in enumerate(("fp32", "int8")):
-            for row, rounds in zip(rows, found, strict=True):
-                if row.form != form:
-                    continue
-                of_texts = 1000 * np.median(rounds, axis=0)
-                means = 1000 * rounds.mean(1)
-                place = names.index(row.name) + 0.4 * number - 0.2
-                mean = of_texts.mean()
-                whiskers = [[max(0.0, mean - means.min())], [max(0.0, means.max() - mean)]]
-                axes.barh(place, mean, 0.36, color=COLOURS[number], xerr=whiskers, ecolor=INK)
-                p95 = float(np.quantile(of_texts, 0.95))
-                axes.plot(p95, place, "o", color=COLOURS[number], markeredgecolor=INK)
-        for number, form in enumerate(("fp32", "int8")):
+        for number, form in enumerate(("fp32", "onnx")):
             axes.barh(0, 0, color=COLOURS[number], label=f"{FORMS[form]}: mean")
+            for place, by_form in enumerate(cells.values()):
+                cell = by_form.get(form)
+                if cell is None or not cell.is_steady:
+                    continue
+                height = place + 0.4 * number - 0.2
+                below = max(0.0, cell.mean - cell.least)
+                above = max(0.0, cell.most - cell.mean)
+                whiskers = [[below], [above]]
+                colour = COLOURS[number]
+                axes.barh(height, cell.mean, 0.36, color=colour, xerr=whiskers, ecolor=INK)
+                axes.plot(cell.p95, height, "o", color=colour, markeredgecolor=INK)
         axes.plot([], [], "o", color="white", markeredgecolor=INK, label="95% of texts take less")
-        axes.set_yticks(range(len(names)), names)
-        axes.set(xlabel="milliseconds, one text at a time")
+        axes.set_yticks(range(len(cells)), list(cells))
+        axes.set(xlabel="ms, one text at a time (line: range of rounds)")
         axes.invert_yaxis()
-        axes.legend(loc="lower right")
+        axes.legend(loc="center right")
         return chart
 
     save_figure(figure(), path)
@@ -310,19 +345,21 @@ def main() -> None:
         write_files(args.model_dir, args.layers, files)
         rows = contenders_of(args, prices, files)
         found = measure(rows, texts, args.rounds)
-    print("", summary(rows, found), "", sep="\n")
+    cells = cells_of(rows, found)
+    print("", summary(cells), "", sep="\n")
     if args.csv:
         write_csv(rows, found, args.csv)
     if args.chart:
-        draw(rows, found, args.chart)
-    spreads = {
-        f"{row.name}, {FORMS[row.form]}": spread(x) for row, x in zip(rows, found, strict=True)
-    }
-    noisy = [f"{name}: {share:.0%}" for name, share in spreads.items() if share > MOST_SPREAD]
+        draw(cells, args.chart)
+    noisy = []
+    for name, by_form in cells.items():
+        for form, cell in by_form.items():
+            if not cell.is_steady:
+                noisy.append(f"{name}, {FORMS[form]}: {cell.spread:.0%}")
     if noisy:
         sys.exit(
-            f"not to be published: the machine was busy. The quartiles of the rounds lie further "
-            f"apart than {MOST_SPREAD:.0%} of their median: {'; '.join(noisy)}"
+            f"not to be published: {'; '.join(noisy)}. The machine was busy: the quartiles of "
+            f"these rounds lie further apart than {MOST_SPREAD:.0%} of their median"
         )
 
 

@@ -31,6 +31,7 @@ from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import numpy as np
 import torch
 
 from benchmarks import contenders, runtimes
@@ -56,7 +57,8 @@ Clock = Callable[[Run, Texts], float]  # seconds of a run in a process of its ow
 WITHOUT_CHECKS = "ours, without exit checks"
 REST = 0.1  # seconds between runs: threads that wait awake for more work fall asleep
 MODEL: list[Any] = []  # in a contender's process: what it has made
-SHAPES = ((1, 32), (1, 128), (8, 64), (32, 128))  # of the first table: batch, length
+# Of the first table: batch and length.
+SHAPES = {"1x32": (1, 32), "1x128": (1, 128), "8x64": (8, 64), "32x128": (32, 128)}
 COSTS = (0.75, 0.5, 0.25)
 MIDDLE_COST = 0.5  # the one of all shapes but the first
 ROUNDS = 10
@@ -141,16 +143,15 @@ class Table:
         noisy = []
         for case, times in self.cases.items():
             for name, seconds in times.items():
-                low, middle, high = statistics.quantiles(seconds, n=4)
-                share = (high - low) / middle
-                if share > MOST_SPREAD:
-                    noisy.append(f"{case}, {name}: {share:.0%}")
+                if spread(seconds) > MOST_SPREAD:
+                    noisy.append(f"{case}, {name}: {spread(seconds):.0%}")
         return noisy
 
     def summary(self, cases: Sequence[str]) -> str:
         """These cases side by side, "20.1 (3.8×)": milliseconds, times as fast as the first.
 
-        Of the costs below 1, the one in the middle.
+        Of the costs below 1, the one in the middle. A cell is "busy" where the rounds differ by
+        more than MOST_SPREAD.
         """
         shown = {case: self.cases[case] for case in cases if case in self.cases}
         names = dict.fromkeys(itertools.chain.from_iterable(shown.values()))
@@ -158,9 +159,13 @@ class Table:
         for times in shown.values():
             first = statistics.median(next(iter(times.values())))
             for name, row in rows.items():
-                median = statistics.median(times.get(name, [1]))
-                text = f"{median * 1e3:.1f} ({first / median:.1f}×)"
-                row.append(text if name in times else "")
+                if name not in times:
+                    row.append("")
+                elif spread(times[name]) > MOST_SPREAD:
+                    row.append("busy")
+                else:
+                    median = statistics.median(times[name])
+                    row.append(f"{median * 1e3:.1f} ({first / median:.1f}×)")
         return markdown_table(["ms per example", *shown], rows.values())
 
     def write_chart(self, path: Path) -> None:
@@ -169,26 +174,43 @@ class Table:
         save_figure(styled(self.chart)(), path)
 
     def chart(self) -> Any:
-        """Draw the first case: milliseconds by cost, HF's time, the first row, as a level line."""
+        """Draw the first case: milliseconds by cost with the range of the rounds.
+
+        HF's time, the first row, is a level line. What was busy is left out.
+        """
         from answers.figures import COLOURS, INK, Figure
 
-        case, times = next(iter(self.cases.items()))
-        medians = {name: 1e3 * statistics.median(seconds) for name, seconds in times.items()}
-        first, hf = next(iter(medians.items()))
-        figure = Figure(figsize=(8, 4.2), layout="constrained")
+        case, all_times = next(iter(self.cases.items()))
+        times = {
+            name: rounds for name, rounds in all_times.items() if spread(rounds) <= MOST_SPREAD
+        }
+        first, rounds = next(iter(times.items()))
+        hf = 1e3 * statistics.median(rounds)
+        figure = Figure(figsize=(5.2, 5.4), layout="constrained")
         axes = figure.subplots()
         axes.axhline(hf, color=INK, linewidth=1.2)
         axes.text(0.26, hf, f"{first}, always all layers", va="bottom", color=INK)
-        names = [name for name in medians if f"{name}, c = 0.5" in medians]
+        names = [name for name in times if any(f"{name}, c = {cost}" in times for cost in COSTS)]
         for name, colour in zip(names, COLOURS, strict=False):
-            costs = {1.0: medians[name]}
+            rounds_at = {1.0: times[name]}
             for cost in COSTS:
-                costs[cost] = medians[f"{name}, c = {cost}"]
-            label = name.replace("ours", "ours, PyTorch")
-            axes.plot(costs.keys(), costs.values(), color=colour, marker="o", label=label)
+                if f"{name}, c = {cost}" in times:
+                    rounds_at[cost] = times[f"{name}, c = {cost}"]
+            medians = np.array([1e3 * statistics.median(x) for x in rounds_at.values()])
+            below = medians - [1e3 * min(x) for x in rounds_at.values()]
+            above = [1e3 * max(x) for x in rounds_at.values()] - medians
+            axes.errorbar(
+                list(rounds_at),
+                medians,
+                yerr=np.stack([below, above]),
+                color=colour,
+                marker="o",
+                capsize=2,
+                label=name.replace("ours", "ours, PyTorch"),
+            )
         axes.set(xlabel="computation cost: mean share of layers that run", ylabel="ms per example")
         axes.set(title=f"ALBERT-base, {case}", ylim=(0, None), xticks=[1.0, *COSTS])
-        axes.legend(loc="center left", bbox_to_anchor=(1, 0.5))
+        figure.legend(loc="outside lower left", ncol=1)
         return figure
 
     def write_csv(self, path: Path) -> None:
@@ -201,6 +223,12 @@ class Table:
                     rows.append({**row, "seconds_a_text": f"{value:.6g}"})
         if rows:
             path.write_text(as_csv(rows), encoding="utf-8")
+
+
+def spread(seconds: Sequence[float]) -> float:
+    """Return how far the quartiles of some rounds lie apart, as a share of their median."""
+    low, middle, high = statistics.quantiles(seconds, n=4)
+    return (high - low) / middle
 
 
 def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, length: int) -> None:
@@ -219,7 +247,7 @@ def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, len
     if batch == 1:  # what the exit checks cost
         rows.append((WITHOUT_CHECKS, "fp32", run_layers, some))
         rows.append((f"{WITHOUT_CHECKS}, bf16", "bf16", run_layers, some))
-    costs = COSTS if (batch, length) == SHAPES[0] else (MIDDLE_COST,)
+    costs = COSTS if (batch, length) == SHAPES["1x32"] else (MIDDLE_COST,)
     for cost in costs:
         rows.append((f"ours, c = {cost}", "fp32", partial(ours, cost), many))
         rows.append((f"ours bf16, c = {cost}", "bf16", partial(ours, cost), many))
@@ -277,6 +305,7 @@ def start_processes(stack: ExitStack) -> dict[str, Clock]:
 def main() -> None:
     parser = FlagParser(__doc__)
     add = parser.add_argument
+    add("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES), help="of a batch")
     add("--lengths", action="store_true", help="texts of the lengths of SST-2's and RTE's, too")
     add("--csv", type=Path, help="write every round's time to this file")
     add("--chart", type=Path, help="draw the first shape's times by cost (docs/speed.png)")
@@ -285,22 +314,23 @@ def main() -> None:
     torch.manual_seed(0)
     print(", ".join(environment(DEVICE).values()))
     print(f"flags: {processor_flags()}\n")
+    shapes = [SHAPES[name] for name in args.shapes]
     table = Table()
     with ExitStack() as stack:
         if args.csv:
             stack.callback(table.write_csv, args.csv)  # of an interrupted run, too
         clocks = start_processes(stack)
-        for batch, length in SHAPES:
+        for batch, length in shapes:
             fixed_length_case(table, clocks, batch, length)
         if args.lengths:
             pipeline_cases(table, clocks)
     if args.chart:
         table.write_chart(args.chart)
-    print("", table.summary([f"batch {batch}, length {n}" for batch, n in SHAPES]), sep="\n")
+    print("", table.summary([f"batch {batch}, length {n}" for batch, n in shapes]), sep="\n")
     if noisy := table.noisy_rows():
         sys.exit(
-            "not to be published: the machine was busy. The quartiles of the rounds lie further "
-            f"apart than {MOST_SPREAD:.0%} of their median: {'; '.join(noisy)}"
+            f"not to be published: {'; '.join(noisy)}. The machine was busy: the quartiles of "
+            f"these rounds lie further apart than {MOST_SPREAD:.0%} of their median"
         )
 
 

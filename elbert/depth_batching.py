@@ -271,17 +271,18 @@ class DepthBatcher:
         # The step's only wait for the device: answers and decisions in one transfer.
         exits = decision.exit_mask[:, None].to(decision.answer.dtype)
         outcomes = torch.cat([decision.answer, exits], dim=1).cpu()
+        exits_here = outcomes[:, -1].tolist()
         now = time.perf_counter()
         stays = [True] * len(running.examples)
-        for slot, outcome in zip(members, outcomes, strict=True):
+        for position, slot in enumerate(members):
             example = running.examples[slot]
             example.depth += 1
             example.idle_steps = 0
-            if outcome[-1]:
+            if exits_here[position]:
                 stays[slot] = False
                 answer = ExampleAnswer(
                     row=example.row,
-                    logits=outcome[:-1].clone(),
+                    logits=outcomes[position, :-1].clone(),
                     exit_layer=example.depth,
                     seconds=now - example.entered,
                 )

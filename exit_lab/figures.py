@@ -11,6 +11,12 @@ from exit_lab.frontiers import FrontierSet
 from glue.tasks import Task
 
 COLUMNS = 4  # of panels
+LEGEND = {  # what the baselines are
+    TRUNCATION: "all at one layer (truncation)",
+    RANDOM_MIXTURE: "random exits (coin)",
+    ORACLE: "best possible exits (oracle)",
+    FULL_DEPTH: "all layers",
+}
 
 
 def padded_limits(values: np.ndarray) -> tuple[float, float]:
@@ -57,17 +63,21 @@ def frontier_figure(fronts: FrontierSet, task: Task) -> Figure:
     largest_costs = [curves[rule][0, -1] for rule in rules]
     grid[0, 0].set(ylabel=task.primary_metric, ylim=padded_limits(values))
     grid[0, 0].set_xlim(*padded_limits(np.array([1 / fronts.layers, *largest_costs])))
+    for panel in grid[-1]:
+        panel.set_xlabel("computation cost")
     figure.suptitle(
-        f"{task.shown_name}: {task.primary_metric} against computation cost "
-        f"(mean exit layer / layers)\n"
-        f"best setting at or under each cost, chosen on {len(fronts.parts.calibration)} examples, "
-        f"shown on the other {len(fronts.parts.report)}; band: 95% interval",
+        f"{task.shown_name}: the best setting at each cost, chosen on "
+        f"{len(fronts.parts.calibration)} examples,\nshown on the other "
+        f"{len(fronts.parts.report)}; band: 95% interval",
         y=0.95,
         va="bottom",
         fontsize=9,
     )
     handles, labels = grid[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, ncol=4, loc="upper center", bbox_to_anchor=(0.5, 0.0))
+    columns_of_legend = 2 if columns < COLUMNS else 3
+    figure.legend(
+        handles, labels, ncol=columns_of_legend, loc="upper center", bbox_to_anchor=(0.5, 0.0)
+    )
     return figure
 
 
@@ -79,18 +89,21 @@ def draw_panel(
     curves: of all methods by name, see `curve_of`.
     """
     panel.grid()
+    label = "the other rules"
     for other in rules:
-        cost, metric, _, _ = curves[other]
-        panel.step(cost, metric, where="post", color=SOFT, alpha=0.35, linewidth=1)
+        if other != rule:
+            cost, metric, _, _ = curves[other]
+            panel.step(cost, metric, where="post", color=SOFT, alpha=0.35, linewidth=1, label=label)
+            label = "_"  # one entry of the legend is enough
     cost, metric, low, high = curves[rule]
     panel.fill_between(cost, low, high, step="post", color=colour, alpha=0.2, lw=0)
     panel.step(cost, metric, where="post", color=colour, linewidth=2)
     cost, metric, _, _ = curves[TRUNCATION]
-    panel.plot(cost, metric, "o", color=SOFT, markersize=4, label=TRUNCATION)
+    panel.plot(cost, metric, "o", color=SOFT, markersize=4, label=LEGEND[TRUNCATION])
     cost, metric, _, _ = curves[RANDOM_MIXTURE]
-    panel.plot(cost, metric, color=SOFT, linewidth=1.4, label=RANDOM_MIXTURE)
+    panel.plot(cost, metric, color=SOFT, linewidth=1.4, label=LEGEND[RANDOM_MIXTURE])
     cost, metric, _, _ = curves[ORACLE]
-    panel.plot(cost, metric, "--", color=INK, linewidth=1.2, label=ORACLE)
+    panel.plot(cost, metric, "--", color=INK, linewidth=1.2, label=LEGEND[ORACLE])
     full_depth = curves[FULL_DEPTH][1, 0]
-    panel.axhline(full_depth, color=INK, linestyle=":", linewidth=1, label=FULL_DEPTH)
+    panel.axhline(full_depth, color=INK, linestyle=":", linewidth=1, label=LEGEND[FULL_DEPTH])
     panel.set_title(rule, weight="bold", color=colour)

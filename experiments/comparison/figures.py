@@ -1,4 +1,4 @@
-"""The figures of docs/results.md: accuracy by cost, and milliseconds."""
+"""The figure of docs/results.md: accuracy by cost."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from answers.figures import COLOURS, Figure, save_figure, styled
 from experiments.comparison.methods import Methods, at_budgets
 from experiments.comparison.names import ELBERT, MINILM, MINILM_EQUAL, TRUNCATED_MINILM
 from experiments.comparison.tables import FINE_BUDGETS
-from experiments.comparison.timings import FORMS, TIMED, load_timings
 
 # The curves: the method, its label, and where the label stands.
 CURVES = (
@@ -56,25 +55,4 @@ def draw_comparison(methods: Methods, path: Path) -> None:
         )
         panel.annotate(label, place, color=colour)
     panel.set(xlabel="cost: FLOPs, 1 = MiniLM's six layers", ylabel="accuracy on SST-2, %")
-    save_figure(figure, path)
-
-
-@styled
-def draw_milliseconds(path: Path) -> None:
-    """Draw the middle of the timings of each network and form."""
-    networks = [network for network in TIMED if load_timings(network)]
-    places = np.arange(len(networks))
-    figure = Figure(figsize=(6.9, 3.4), layout="constrained")
-    panel = figure.subplots()
-    for number, (form, title) in enumerate(FORMS.items()):
-        middles = []
-        for network in networks:
-            _, middle, _ = load_timings(network)[form].range
-            middles.append(middle)
-        bars = panel.barh(places + 0.2 * number, middles, 0.19, label=title, color=COLOURS[number])
-        panel.bar_label(bars, fmt="%.1f", padding=2, fontsize=8)
-    panel.set_yticks(places + 0.3, [network.title for network in networks])
-    panel.set(xlabel="ms per sentence of SST-2, mean")
-    panel.invert_yaxis()
-    panel.legend()
     save_figure(figure, path)

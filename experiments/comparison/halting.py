@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from elbert.configuration import AdaptiveConfig, AlbertActConfig
 from elbert.ponder.distribution import GeneralizedGeometricDist, prior
 from experiments.comparison.methods import Outcomes
-from experiments.comparison.recordings import PHRASE_ROWS, config_of, load_rows, unit_flops
+from experiments.comparison.recordings import DEV, SST2_PARTS, config_of, load_rows, unit_flops
 
 EPSILONS = (0.01, 0.2, 0.4, 0.6, 0.8)  # act_epsilon of the recorded settings of ACT
 PRIOR_KL = 0.01  # below it, halting is still the prior's
@@ -34,8 +34,8 @@ def load_token_halting(path: Path) -> TokenHalting:
     """Load the recording of an ACT model."""
     tensors = load_file(path)
     labels, lengths = load_rows("SST-2")
-    logits = tensors["all_logits"][:, PHRASE_ROWS:]
-    tokens = tensors["tokens"][:, PHRASE_ROWS:]  # (settings, examples, possible updates)
+    logits = tensors["all_logits"][:, SST2_PARTS[DEV]]
+    tokens = tensors["tokens"][:, SST2_PARTS[DEV]]  # (settings, examples, possible updates)
     updates = np.arange(tokens.shape[-1])
     total = (tokens * updates).sum(-1)
     total_squares = (tokens * updates**2).sum(-1)

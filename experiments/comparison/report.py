@@ -6,8 +6,7 @@ Reads what is in experiments/recorded; a row whose recordings are not there is l
 are cross-fitted: one half of the examples chooses, the other reports, then the other way round.
 Costs are FLOPs, with an exit check after every layer that runs and the ponder models' extra token,
 as shares of MiniLM's six layers without exits. Writes, beside this file, results/tables.md with the
-pages' tables and results/*.csv with what no table has; and docs/comparison.png and
-docs/milliseconds.png.
+pages' tables and results/*.csv with what no table has; and docs/comparison.png.
 """
 
 import csv
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.comparison import tables
-from experiments.comparison.figures import draw_comparison, draw_milliseconds
+from experiments.comparison.figures import draw_comparison
 from experiments.comparison.halting import (
     EPSILONS,
     UNMOVED,
@@ -59,7 +58,6 @@ from experiments.comparison.recordings import (
     seeds,
 )
 from experiments.comparison.rules import rules_of
-from experiments.comparison.timings import milliseconds_table
 
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[2] / "docs"
@@ -219,7 +217,6 @@ def main() -> None:
         tables.at_equal_cost(methods, "SST-2"),
         tables.at_equal_cost(methods, "SICK"),
         tables.least_costs(methods),
-        milliseconds_table(),
         tables.certified_table(certified),
         tables.layers_table(),
         tables.claims(methods),
@@ -230,7 +227,6 @@ def main() -> None:
     (RESULTS / "tables.md").write_text(report + "\n", encoding="utf-8")
     print(report)
     draw_comparison(methods, DOCS / "comparison.png")
-    draw_milliseconds(DOCS / "milliseconds.png")
 
 
 if __name__ == "__main__":

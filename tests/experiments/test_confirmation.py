@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.comparison.confirmation import cascade, stopping, with_depth_0
+from experiments.comparison.confirmation import after_words, cascade, stopping, with_depth_0
 from experiments.comparison.methods import Outcomes
 from experiments.comparison.recordings import Answers
 
@@ -41,3 +41,16 @@ def test_a_cascade_pays_for_both_networks_and_asks_the_second_where_the_first_is
         cost=np.array([[0.2] * 200, [0.8] * 200]),
     )
     assert stopping(exits, ROWS[:100]).cost.mean(1).tolist() == pytest.approx(both.tolist())
+
+
+def test_a_bag_of_words_before_the_exits_is_an_exit_for_nothing():
+    in_doubt = ROWS % 8 < 4  # half of either class; half of these are right
+    words = network(0.0, ~in_doubt | (ROWS % 16 < 8), np.where(in_doubt, 0.1, 5.0))
+    exits = network(0.6, right=np.full(200, True), sureness=np.full(200, 5.0))
+    outcomes = stopping(after_words(exits, words), ROWS[:96])
+    costs = outcomes.cost.mean(1)
+    assert set(costs) > {0.0}
+    # Half of the rows are answered for nothing; the others pay for the exit, and all are right.
+    half_paid = np.isclose(costs, 0.6 * in_doubt.mean())
+    assert outcomes.score.mean(1)[half_paid].tolist() == [1.0] * half_paid.sum()
+    assert half_paid.any()

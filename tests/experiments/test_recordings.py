@@ -33,7 +33,9 @@ def test_a_network_is_what_the_flags_of_its_training_say():
         trained_config("untied-99", flags)
 
 
-@pytest.mark.parametrize("run", [run for run in queue() if run.seed == 1], ids=lambda run: run.name)
+@pytest.mark.parametrize(
+    "run", [run for run in queue() if run.seed in (1, 11)], ids=lambda run: run.name
+)
 def test_a_recording_s_metadata_is_of_the_training_with_its_name(run: Run):
     if not run.recording.exists():
         pytest.skip("not recorded")

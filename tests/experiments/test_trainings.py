@@ -17,6 +17,7 @@ def test_names_of_recordings():
         Run("untied", 2, 4, data="SICK", recipe="taught"): "SICK-untied-4-taught-2-test",
         Run("untied", 7, 4, 5e-5, data="SICK"): "SICK-untied-4-rate5e-05-7-dev",
         Run("untied", 1, data="STS-B", recipe="equal"): "STS-B-untied-exits-equal-1",
+        Run("untied", 11, data="CoLA", recipe="equal-x4"): "CoLA-untied-exits-equal-x4-11",
     }
     assert {run: run.name for run in names} == names
 
@@ -30,6 +31,17 @@ def test_flags_of_a_training_with_an_exit_after_each_layer():
         "--model_type elbert --set pooler_input=mean num_exit_layers=6 weight_name=equal "
         "use_out_pooler=false --learning_rate 0.0001 --seed 1 --bf16 --num_train_epochs 1"
     )
+
+
+def test_a_seed_that_confirms_has_a_teacher_of_its_own():
+    teachers = {
+        Run("untied", 1, 3, recipe="taught"): "SST-2-untied-6-teacher-1",
+        Run("untied", 2, data="SICK", recipe="taught"): "SICK-untied-6-teacher-1-test",
+        Run("untied", 12, recipe="taught-x4"): "SST-2-untied-6-12",
+    }
+    names = {run: run.teacher.name for run in teachers if run.teacher}
+    assert names == teachers
+    assert Run("untied", 12, recipe="equal-x4").teacher is None
 
 
 def test_flags_of_a_training_to_a_depth_and_of_one_that_learns_to_halt():
