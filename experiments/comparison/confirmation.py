@@ -2,7 +2,8 @@
 
     python -m experiments.comparison.confirmation
 
-Prints the tables of docs/results.md's first section, and writes them into results/confirmation.md.
+Prints the tables of docs/results.md's first sections, and writes them into results/confirmation.md;
+draws docs/comparison.png.
 
 All was chosen before: the learning rate of the exits and the rule's penalties by other seeds and
 rows. The networks of SST-2 have seeds 11 and up. All methods have the same data, two epochs, bf16
@@ -26,6 +27,7 @@ from answers.sweep import RANDOM_MIXTURE, Recording, exit_predictions, scan_sett
 from elbert.configuration import ElbertConfig
 from elbert_base.keys import PRICES
 from exit_lab.stopping import fit_calibration, fit_stopping
+from experiments.comparison.figures import draw_comparison
 from experiments.comparison.intervals import difference, simultaneous
 from experiments.comparison.methods import (
     Method,
@@ -88,6 +90,7 @@ ABLATION = {  # networks with exits that learn at the encoder's rate, by title
 }
 HEADLINE = "SST-2, dev set"
 RESULTS = Path(__file__).parent / "results"
+DOCS = Path(__file__).parents[2] / "docs"
 MOST_STAGES = 3  # networks of a cascade
 
 
@@ -357,6 +360,21 @@ def claims_table(methods: dict[str, dict[str, Method]]) -> str:
     return table("difference in points at a cost of", [str(budget) for budget in BUDGETS], cells)
 
 
+def draw_headline(methods: dict[str, dict[str, Method]]) -> None:
+    """Draw docs/comparison.png, on SST-2's dev set; methods: by population and name."""
+    plain = methods[HEADLINE]
+    taught = methods[f"{HEADLINE}, taught"]
+    curves = {
+        "exits, taught": taught["exits: optimal_stopping"],
+        "exits": plain["exits: optimal_stopping"],
+        "a cascade of ordinary networks": plain["ordinary networks: a cascade"],
+        "two ordinary networks, at random": plain["ordinary networks: two, at random"],
+    }
+    by_seed = load_ordinary(POPULATIONS[HEADLINE]).values()
+    ordinary = {depth: [by_depth[depth] for by_depth in by_seed] for depth in DEPTHS}
+    draw_comparison(curves, ordinary, DOCS / "comparison.png")
+
+
 def main() -> None:
     all_populations = POPULATIONS | MORE_POPULATIONS
     # Fits of cascades take minutes a population. A fork would inherit this process's threads.
@@ -371,6 +389,7 @@ def main() -> None:
         texts.append(claims_table(of_these))
     texts.append(ablation_table())
     report = "\n\n".join(texts)
+    draw_headline(methods)
     (RESULTS / "confirmation.md").write_text(report + "\n", encoding="utf-8")
     print(report)
 

@@ -1,58 +1,48 @@
 """The figure of docs/results.md: accuracy by cost."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from answers.figures import COLOURS, Figure, save_figure, styled
-from experiments.comparison.methods import Methods, at_budgets
-from experiments.comparison.names import ELBERT, MINILM, MINILM_EQUAL, TRUNCATED_MINILM
-from experiments.comparison.tables import FINE_BUDGETS
+from answers.figures import COLOURS, INK, SOFT, Figure, save_figure, styled
+from experiments.comparison.methods import Method, at_budgets
+from experiments.comparison.recordings import Answers
 
-# The curves: the method, its label, and where the label stands.
-CURVES = (
-    (MINILM_EQUAL, "MiniLM, exits with equal weights", (0.145, 85.6)),
-    (TRUNCATED_MINILM, "MiniLM truncated, one network", (0.52, 86.7)),
-    (MINILM, "MiniLM, exits with the published loss", (0.23, 74.5)),
-    (ELBERT, "one shared layer, exits (ELBERT)", (0.55, 81.2)),
-)
+BUDGETS = np.arange(0.15, 1.0, 0.01)
 
 
 @styled
-def draw_comparison(methods: Methods, path: Path) -> None:
-    """Draw accuracy on SST-2 against cost, with bands of two standard errors of the seeds."""
-    figure = Figure(figsize=(6.9, 4.2), layout="constrained")
+def draw_comparison(
+    curves: Mapping[str, Method], ordinary: Mapping[int, list[Answers]], path: Path
+) -> None:
+    """Draw accuracy against cost, with bands of two standard errors of the seeds.
+
+    Args:
+        curves: methods by their labels; the last one is drawn as what stands behind the others.
+        ordinary: networks of one depth each, by that depth, of all seeds; each depth is a dot.
+    """
+    figure = Figure(figsize=(5.4, 5.0), layout="constrained")
     panel = figure.subplots()
     panel.grid()
-    for colour, (title, label, place) in zip(COLOURS, CURVES, strict=False):
-        if ("SST-2", title) not in methods:
-            continue
-        results = at_budgets(methods["SST-2", title], FINE_BUDGETS)
-        by_seed = 100 * results.score.mean(-1)  # (budgets, seeds)
-        seeds = by_seed.shape[1]
-        cost = results.cost.mean(1)
+    colours = [*COLOURS[: len(curves) - 1], SOFT]
+    for (label, method), colour in zip(curves.items(), colours, strict=True):
+        results = at_budgets(method, BUDGETS)
+        is_reached = results.cost.mean(1) < BUDGETS + 0.01
+        cost = results.cost.mean(1)[is_reached]
+        by_seed = 100 * results.score.mean(-1)[is_reached]  # (budgets, seeds)
         accuracy = by_seed.mean(1)
-        band = np.zeros_like(accuracy)
-        if seeds > 1:
-            band = 2 * by_seed.std(1, ddof=1) / np.sqrt(seeds)
-        # One network has a few costs and nothing in between: a staircase.
-        is_staircase = title == TRUNCATED_MINILM
-        panel.plot(
-            cost,
-            accuracy,
-            color=colour,
-            linewidth=2,
-            drawstyle="steps-post" if is_staircase else "default",
-        )
-        panel.fill_between(
-            cost,
-            accuracy - band,
-            accuracy + band,
-            color=colour,
-            alpha=0.15,
-            linewidth=0,
-            step="post" if is_staircase else None,
-        )
-        panel.annotate(label, place, color=colour)
-    panel.set(xlabel="cost: FLOPs, 1 = MiniLM's six layers", ylabel="accuracy on SST-2, %")
+        band = 2 * by_seed.std(1, ddof=1) / np.sqrt(by_seed.shape[1])
+        panel.plot(cost, accuracy, color=colour, linewidth=2, label=label)
+        low, high = accuracy - band, accuracy + band
+        panel.fill_between(cost, low, high, color=colour, alpha=0.12, linewidth=0)
+    label = "ordinary networks of 1 to 6 layers"
+    for depth, networks in ordinary.items():
+        cost = np.mean([answers.cost.mean() for answers in networks])
+        accuracy = 100 * np.mean([answers.scores.mean() for answers in networks])
+        panel.plot(cost, accuracy, "o", color=INK, label=label)
+        panel.annotate(f" {depth}", (cost, accuracy), va="top", color=INK)
+        label = "_"  # one entry of the legend is enough
+    panel.set(xlabel="cost: FLOPs, 1 = six ordinary layers", ylabel="accuracy on SST-2, %")
+    figure.legend(loc="outside lower left")
     save_figure(figure, path)

@@ -1,4 +1,4 @@
-"""Tables, CSV files and figures of docs/results.md and its appendix, from the recorded answers.
+"""Tables and CSV files of docs/results.md and its appendix, from the recorded answers.
 
     python -m experiments.comparison.report
 
@@ -6,7 +6,7 @@ Reads what is in experiments/recorded; a row whose recordings are not there is l
 are cross-fitted: one half of the examples chooses, the other reports, then the other way round.
 Costs are FLOPs, with an exit check after every layer that runs and the ponder models' extra token,
 as shares of MiniLM's six layers without exits. Writes, beside this file, results/tables.md with the
-pages' tables and results/*.csv with what no table has; and docs/comparison.png.
+pages' tables and results/*.csv with what no table has.
 """
 
 import csv
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from experiments.comparison import tables
-from experiments.comparison.figures import draw_comparison
 from experiments.comparison.halting import (
     EPSILONS,
     UNMOVED,
@@ -60,7 +59,6 @@ from experiments.comparison.recordings import (
 from experiments.comparison.rules import rules_of
 
 RESULTS = Path(__file__).parent / "results"
-DOCS = Path(__file__).parents[2] / "docs"
 LEARNT = "learnt"  # the verdict on a training that did not fail
 
 
@@ -226,7 +224,6 @@ def main() -> None:
     report = "\n\n".join(texts)
     (RESULTS / "tables.md").write_text(report + "\n", encoding="utf-8")
     print(report)
-    draw_comparison(methods, DOCS / "comparison.png")
 
 
 if __name__ == "__main__":
