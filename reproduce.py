@@ -123,7 +123,8 @@ def result_table(name: str, output: Path) -> str:
             metric = path.rpartition(".")[2] or path
             value = value_at(path, measured.get(folder, {}))
             rows.append([f"{folder} {metric}", as_text(published), as_text(value)])
-    table = markdown_table(("", "published", "measured"), rows)
+    columns = ("", f"published, with {entry.weights}", f"in {output}")
+    table = markdown_table(columns, rows)
     return f"**{name}**: {entry.document}\n\n{table}"
 
 
@@ -132,7 +133,7 @@ def listing(output_dir: Path) -> str:
 
     output_dir: the folder of the entries' folders.
     """
-    columns = ("entry", "published in", "weights", "data", "2 CPU cores", "GPU", "here")
+    columns = ("entry", "published in", "weights", "data", "2 CPU cores", "GPU", f"in {output_dir}")
     rows = []
     for name, entry in ENTRIES.items():
         cpu_hours, *gpu_hours = entry.hours

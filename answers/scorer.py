@@ -28,7 +28,8 @@ class Scorer:
         added: the columns that it adds, each with its type as pyarrow spells it.
 
     Raises:
-        UserError: there is no such model, or a key or column name is wrong.
+        UserError: there is no such model, a key or column name is wrong, or the exit rule does not
+            read a key.
     """
 
     def __init__(self, model: ModelSettings, columns: ColumnSettings) -> None:
@@ -45,6 +46,13 @@ class Scorer:
         )
         self.config: Any = self.classifier.config
         self.config.update(keys)
+        keys_read = self.config.keys_read()
+        idle = sorted(keys.keys() - keys_read.keys())
+        if idle:
+            raise UserError(
+                f"--set {idle[0]} has no effect: the exit rule of {folder} reads "
+                f"{', '.join(keys_read)}"
+            )
         self.all_scores = columns.all_scores and self.config.label_count > 1
         self.prefix = columns.prefix
         self.labels = label_names(self.config)

@@ -10,6 +10,7 @@ from answers.sweep import Sweep
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import EXIT_FILE, Setting, describe, read_exit_file
 from elbert_base.files import read_json
+from elbert_base.keys import FITTED_KEYS
 from exit_lab.choice import Choice, Parts, is_constant
 from exit_lab.compare import held_out_report
 from runs.files import locked, write_json
@@ -29,16 +30,36 @@ def save_choice(
         raise UserError(f"no setting qualifies: {choice.reason}; exit_config.json not written")
     setting = swept.config.keys_read(**swept.settings[choice.setting])
     print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
-    print(held_out_report(swept, choice.setting, parts, seed, choice.max_drop))
     exit_layer = swept.exit_layer[choice.setting]
     answers = at_exit(swept.predictions, exit_layer)
     for remark in remarks(swept.task, answers, swept.labels, exit_layer, swept.num_layers):
         print(f"suspect: {remark}")
+    print(held_out_report(swept, choice.setting, parts, seed, choice.max_drop))
     check_answers_differ(swept, answers)
     with locked(directory / "config.json"):  # change_config.py edits both files as well
         job.check_unchanged()
         write_exit_file(directory, job, swept, setting)
         point_to_exit_file(directory)
+
+
+def check_fitted_to_others(directory: Path, job: Job) -> None:
+    """Raise UserError where the model's exit keys were fitted to the data of a guarantee.
+
+    Without a fit, or where the file does not say to which data, there is nothing to compare.
+    """
+    path = directory / EXIT_FILE
+    content = read_exit_file(path)
+    fitted = [key for key in FITTED_KEYS if content.get(key)]
+    origin = content.get("provenance")
+    if not fitted or not isinstance(origin, dict):
+        return
+    if origin.get("data") == job.origin.provenance.data:
+        raise UserError(
+            f"--pick risk: {path} was fitted ({', '.join(fitted)}) to these very dev rows, so "
+            "there would be no guarantee. Give other labelled rows, by --validation_file or "
+            f"--data_dir; or move {path} away and add --rules with a rule that is not fitted, such "
+            "as entropy"
+        )
 
 
 def check_answers_differ(swept: Sweep, answers: np.ndarray) -> None:

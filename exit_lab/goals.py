@@ -45,7 +45,7 @@ Goal = MaxCost | MaxLatency | MaxDrop | MaxRisk
 GOAL_KEYS = {
     "max_cost": float_key(None, "computation cost", 0),
     "max_p95_ms": float_key(None, "latency of one text at a time", 0),
-    "max_drop": float_key(None, "loss of the metric", 0),
+    "max_drop": float_key(None, "loss of the metric, of which 0.01 is one point", 0, 0.999),
     "risk": float_key(None, "probability of an error that full depth does not make", 1e-6, 0.999),
     "delta": float_key(None, "probability that the risk is higher", 1e-6, 0.999),
 }

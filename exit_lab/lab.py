@@ -24,10 +24,11 @@ from elbert_base.exit_settings import Setting
 from elbert_base.files import resolve_within
 from exit_lab.choice import Parts, choose, split
 from exit_lab.compare import check_labels, compare_two_models, write_comparison
-from exit_lab.exit_file import save_choice
+from exit_lab.exit_file import check_fitted_to_others, save_choice
 from exit_lab.explorer import PageInfo, explorer_page
 from exit_lab.figures import frontier_figure
 from exit_lab.frontiers import frontier_set
+from exit_lab.goals import MaxRisk
 from exit_lab.learnt import fit_learnt
 from exit_lab.methods import SweptModel, compare_methods
 from exit_lab.recording import RECORDING, load_or_record
@@ -125,6 +126,8 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
         flags=as_dict(*request),
         batch_size=data.batch_size,
     )
+    if isinstance(request.choice.goal(), MaxRisk):
+        check_fitted_to_others(directory, job)
     job = job.in_type(flags.dtype)
     return Lab(
         request=request,

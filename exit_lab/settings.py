@@ -41,7 +41,9 @@ class LabSettings(DevSettings):
 class SweepSettings:
     """The sweep and its files."""
 
-    rules: list[str] | None = option(None, "exit rules to sweep; default: all", nargs="+")
+    rules: list[str] | None = option(
+        None, "exit rules to sweep; default: all that need no fit", nargs="+"
+    )
     grid: list[str] = option(
         [], "values of exit keys to try, e.g. cnt_thres=1:N margin=0,0.1", metavar="KEY=VALUES"
     )
@@ -130,8 +132,8 @@ class SweepRequest(NamedTuple):
         if isinstance(goal, MaxRisk) and self.sweep.fitted_rules:
             raise UserError(
                 f"--rules {' '.join(self.sweep.fitted_rules)} fits the rule on the examples that "
-                "choose, so --pick risk has no "
-                "guarantee: fit it with max_drop on other examples first, then leave --rules out"
+                "choose, so --pick risk has no guarantee: fit it with --pick max_drop first, then "
+                "give --pick risk with other rows (--validation_file), without --rules"
             )
         if isinstance(goal, MaxLatency) and self.data.batch_size > 1:
             raise UserError(

@@ -1,6 +1,7 @@
 """A trained model opened for a data set: what is evaluated, swept, exported."""
 
 import copy
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -343,6 +344,8 @@ def open_job(
     """
     data_files = [split.path]
     if onnx:
+        if not os.path.exists(onnx) and (Path(directory) / onnx).is_file():
+            onnx = str(Path(directory) / onnx)  # as Classifier finds it
         data_files.append(Path(onnx))
     if "exit_config_path" in keys.values:
         data_files.append(named_file(directory, keys.values["exit_config_path"], trusted=True))

@@ -72,7 +72,8 @@ def start_script(accelerator: Accelerator, seed: int) -> None:
         level=logging.INFO if accelerator.is_main_process else logging.WARNING,
         handlers=[StdoutHandler()],
     )
-    logging.getLogger("filelock").setLevel(logging.WARNING)
+    for name in ("filelock", "fontTools"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     hf_logging.disable_progress_bar()
     hf_logging.set_verbosity_error()
     if accelerator.mixed_precision == "bf16" and is_emulated(torch.bfloat16, accelerator.device):

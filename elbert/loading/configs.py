@@ -77,6 +77,8 @@ def load_config(
     source = local_folder(source, weights=False)
     path = source if source.is_file() else find_file(source, "config.json")
     if path is None:
+        if (source / "model" / "config.json").is_file():
+            raise UserError(f"{source} has no config.json: give {source / 'model'}")
         raise UserError(
             f"{source} has no config.json: give the folder of a whole model (docs/sharing.md makes "
             "one from a single layer), or the path of a config.json, for which run_glue.py has "

@@ -15,7 +15,7 @@ from evaluation import evaluate
         ("bf16", True, False, EMULATED),
         ("fp32", True, False, ""),
         ("bf16", False, False, ""),
-        ("fp32", False, False, "--dtype auto: bf16 here"),
+        ("fp32", False, False, "--dtype auto would be bf16"),
         ("fp32", False, True, ""),  # a file keeps its own type
     ],
 )
