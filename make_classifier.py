@@ -126,7 +126,8 @@ class Measurement:
 
     Attributes:
         name: what was evaluated.
-        metric: the main metric's name and value.
+        metric_name: name of the main metric.
+        value: of this metric.
         computation_cost: mean share of layers that ran.
         median_ms: milliseconds per example.
         same_exit_layer: share of the examples that exit where they do in float32, if compared.
@@ -135,7 +136,8 @@ class Measurement:
     """
 
     name: str
-    metric: str
+    metric_name: str
+    value: float
     computation_cost: float
     median_ms: float
     same_exit_layer: float | None
@@ -147,7 +149,8 @@ class Measurement:
         """Read the content of an eval_results.json; metric: the main one's name."""
         return cls(
             name=name,
-            metric=f"{metric} {results['metrics'][metric]:.4f}",
+            metric_name=metric,
+            value=results["metrics"][metric],
             computation_cost=results["computation_cost"],
             median_ms=results["latency_ms"]["median"],
             same_exit_layer=results.get("same_exit_layer_as_fp32"),
@@ -157,7 +160,8 @@ class Measurement:
 
     def cells(self) -> list[str]:
         """Format the cells of the row."""
-        return [self.name, self.metric, f"{self.computation_cost:.2f}", f"{self.median_ms:.1f}"]
+        metric = f"{self.metric_name} {self.value:.4f}"
+        return [self.name, metric, f"{self.computation_cost:.2f}", f"{self.median_ms:.1f}"]
 
 
 # Reading the command line.
@@ -456,7 +460,8 @@ def run(script: str, flags: Sequence[object]) -> None:
 def print_usage(project: Project) -> None:
     """Print where the report is, and how to use the model and the ONNX file."""
     model_dir = project.model_dir
-    texts = [f'"{name}"' for name in project.task.text_columns]  # stand for the user's
+    # They stand for the user's.
+    texts = ['"A text of yours"', '"Another one"'][: len(project.task.text_columns)]
     example = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
     print(
         f"Report: {model_dir}/sweep/explorer.html has a slider for the threshold, and every wrong "
@@ -500,10 +505,18 @@ def make(project: Project, training: Sequence[str]) -> None:
     )
     # The last, as its eval_results.json stays in the model's folder.
     early_exit = evaluate(project, "early exit, PyTorch", ["--skip_full_depth"])
-    columns = ("", "dev rows", "computation cost", "ms per example")
+    columns = ("", "all dev rows", "computation cost", "ms per example")
     measurements = (full_depth, early_exit, int8)
     cells = [measurement.cells() for measurement in measurements]
     print(f"\n{markdown_table(columns, cells)}\n")
+    print("These are all dev rows, with those that chose the threshold.")
+    loss = full_depth.value - int8.value
+    if loss > project.max_drop:
+        print(
+            f"The int8 ONNX file loses {loss:.4f} of {int8.metric_name} here, of early exit and "
+            f"int8 together; you asked for at most {project.max_drop:g} through early exit. If "
+            "this is too much, use the model in PyTorch, or export_onnx.py without --int8."
+        )
     if int8.same_exit_layer is not None:
         print(
             f"With the int8 ONNX file, {int8.same_exit_layer:.1%} of the dev rows exit at the same "
