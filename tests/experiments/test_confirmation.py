@@ -6,6 +6,7 @@ import pytest
 from experiments.comparison.confirmation import after_words, cascade, stopping, with_depth_0
 from experiments.comparison.methods import Outcomes
 from experiments.comparison.recordings import Answers
+from experiments.comparison.rivals import by_shares, learnt_schedule, patient_and_confident
 
 ROWS = np.arange(200)
 LABELS = (ROWS % 4 == 0).astype(float)  # a quarter is 1
@@ -54,3 +55,21 @@ def test_a_bag_of_words_before_the_exits_is_an_exit_for_nothing():
     half_paid = np.isclose(costs, 0.6 * in_doubt.mean())
     assert outcomes.score.mean(1)[half_paid].tolist() == [1.0] * half_paid.sum()
     assert half_paid.any()
+
+
+@pytest.mark.parametrize("rule", [by_shares, patient_and_confident, learnt_schedule])
+def test_a_rival_lets_those_exit_that_are_sure(rule):
+    in_doubt = ROWS % 8 < 4  # half of either class; all of them are wrong after the first exit
+    first = network(0.2, right=~in_doubt, sureness=np.where(in_doubt, 0.1, 5.0))
+    last = network(0.8, right=np.full(200, True), sureness=np.full(200, 5.0))
+    exits = Answers(
+        np.concatenate([first.logits, last.logits]),
+        LABELS,
+        cost=np.concatenate([first.cost, last.cost]),
+    )
+    outcomes = rule(exits, ROWS[:96])
+    costs, scores = outcomes.cost.mean(1), outcomes.score.mean(1)
+    # A half exits for 0.2, the other one for 0.8, and all are right.
+    assert scores[np.isclose(costs, 0.5)].tolist()
+    assert scores[np.isclose(costs, 0.5)].max() == 1
+    assert scores[costs < 0.45].max(initial=0) < 1
