@@ -17,6 +17,7 @@ from runs.folder import RunFolder
 from runs.job import Job
 
 RECORDING = "all_logits.safetensors"
+OTHERS = "is of other weights, keys, data, batch size, number type, device or threads"
 
 
 def load_or_record(folder: Path, job: Job) -> Recording:
@@ -84,7 +85,7 @@ def read_recording(path: Path, current: str) -> tuple[dict[str, torch.Tensor], s
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("fingerprint") != current:
-                return {}, "is of other weights, data, number type, device or threads"
+                return {}, OTHERS
             names = list(file.keys())
             return {name: file.get_tensor(name) for name in names}, ""
     except (OSError, SafetensorError):

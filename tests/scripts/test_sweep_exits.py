@@ -133,7 +133,7 @@ def test_two_processes_record_what_one_does(place, sweep, tmp_path):
 
 
 LOGITS = "models/rte/sweep/all_logits.safetensors"
-OTHERS = "is of other weights, data, number type, device or threads"
+OTHERS = "is of other weights, keys, data, batch size, number type, device or threads"
 
 
 @pytest.mark.parametrize(
