@@ -460,7 +460,7 @@ def run(script: str, flags: Sequence[object]) -> None:
 def print_usage(project: Project) -> None:
     """Print where the report is, and how to use the model and the ONNX file."""
     model_dir = project.model_dir
-    # They stand for the user's.
+    # Stand-ins for the user's own texts.
     texts = ['"A text of yours"', '"Another one"'][: len(project.task.text_columns)]
     example = texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
     print(

@@ -46,12 +46,11 @@ class Scorer:
         )
         self.config: Any = self.classifier.config
         self.config.update(keys)
-        keys_read = self.config.keys_read()
-        idle = sorted(keys.keys() - keys_read.keys())
-        if idle:
+        idle_keys = self.config.idle_keys(keys)
+        if idle_keys:
             raise UserError(
-                f"--set {idle[0]} has no effect: the exit rule of {folder} reads "
-                f"{', '.join(keys_read)}"
+                f"--set {idle_keys[0]} has no effect: the exit rule of {folder} reads "
+                f"{', '.join(self.config.keys_read())}"
             )
         self.all_scores = columns.all_scores and self.config.label_count > 1
         self.prefix = columns.prefix

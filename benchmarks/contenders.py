@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ HAS_BF16 = not is_emulated(torch.bfloat16, DEVICE)
 HALF_TYPES = {"bf16": torch.bfloat16} if HAS_BF16 else {}  # in which models are timed, by name
 if DEVICE.type == "cuda":
     HALF_TYPES["fp16"] = torch.float16
+MOST_SPREAD = 0.25  # of a contender's rounds; see `spread`
 BASE = {
     "hidden_size": 768,
     "num_attention_heads": 12,
@@ -82,6 +84,12 @@ class ForcedExits(ElbertForSequenceClassification):
         decision = super().check_exit(rule, hidden, mask, weights, state)
         exits = decision.exit_mask | (decision.state.depth >= state.model)
         return decision._replace(exit_mask=exits, state=decision.state._replace(model=state.model))
+
+
+def spread(seconds: Sequence[float]) -> float:
+    """Return how far the quartiles of some rounds lie apart, as a share of their median."""
+    low, middle, high = statistics.quantiles(seconds, n=4, method="inclusive")
+    return (high - low) / middle
 
 
 def processor_flags() -> str:

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import torch
 
-from benchmarks.contenders import HAS_BF16, processor_flags
+from benchmarks.contenders import HAS_BF16, MOST_SPREAD, processor_flags, spread
 from benchmarks.runtimes import in_onnxruntime, write_plain
 from elbert import Classifier, ElbertForSequenceClassification, load_pretrained
 from elbert.cpu_packing import cast_layers, packed_copy
@@ -50,7 +50,6 @@ Place = dict[str, Any]  # in a contender's process: what answers
 FORMS = {"fp32": "PyTorch", "bf16": "PyTorch, bf16", "onnx": "ONNX", "int8": "ONNX, int8"}
 HUGGING_FACE = "Hugging Face's, all layers"
 REST = 0.1  # seconds between runs: threads that wait awake for more work fall asleep
-MOST_SPREAD = 0.25  # of a contender's rounds; see `spread`
 PLACE: Place = {}
 
 
@@ -153,15 +152,6 @@ def price_of(cost: float, classifier: Classifier, texts: Sequence[str]) -> float
     return min(prices, key=lambda price: abs(depths[price] - cost * config.num_hidden_layers))
 
 
-def spread(rounds: np.ndarray) -> float:
-    """Return how far the quartiles of the rounds' means lie apart, as a share of their median.
-
-    rounds: (rounds, texts), seconds.
-    """
-    low, middle, high = np.quantile(rounds.mean(1), (0.25, 0.5, 0.75))
-    return float((high - low) / middle)
-
-
 def contenders_of(args: Any, prices: Mapping[float, float], files: Path) -> list[Contender]:
     """List all contenders: every row in every form."""
     folder = args.model_dir
@@ -257,7 +247,7 @@ def cells_of(rows: Sequence[Contender], found: Sequence[np.ndarray]) -> Cells:
             least=float(means.min()),
             most=float(means.max()),
             p95=float(np.quantile(of_texts, 0.95)),
-            spread=spread(rounds),
+            spread=spread(rounds.mean(1).tolist()),
         )
     return cells
 

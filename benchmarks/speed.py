@@ -39,11 +39,13 @@ from benchmarks.contenders import (
     DEVICE,
     HALF_TYPES,
     LENGTHS,
+    MOST_SPREAD,
     ids_of,
     processor_flags,
     run_hf,
     run_layers,
     run_ours,
+    spread,
     texts_of,
 )
 from elbert_base.runtime import environment, spin_environment
@@ -62,7 +64,6 @@ SHAPES = {"1x32": (1, 32), "1x128": (1, 128), "8x64": (8, 64), "32x128": (32, 12
 COSTS = (0.75, 0.5, 0.25)
 MIDDLE_COST = 0.5  # the one of all shapes but the first
 ROUNDS = 10
-MOST_SPREAD = 0.25  # of a contender's rounds; see `Table.noisy_rows`
 
 
 @contextmanager
@@ -223,12 +224,6 @@ class Table:
                     rows.append({**row, "seconds_a_text": f"{value:.6g}"})
         if rows:
             path.write_text(as_csv(rows), encoding="utf-8")
-
-
-def spread(seconds: Sequence[float]) -> float:
-    """Return how far the quartiles of some rounds lie apart, as a share of their median."""
-    low, middle, high = statistics.quantiles(seconds, n=4)
-    return (high - low) / middle
 
 
 def fixed_length_case(table: Table, clocks: Mapping[str, Clock], batch: int, length: int) -> None:

@@ -27,7 +27,7 @@ from .loading.configs import label_names, load_config, mode_in
 from .loading.tokenizers import UnknownTokens, check_vocab_size, encode_texts, load_tokenizer
 from .loading.weights import load_trained_model
 from .long_texts import combine, split_into_windows
-from .onnx_file import OnnxFile
+from .onnx_file import OnnxFile, find_onnx_file
 from .rules import exit_scores
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
@@ -131,10 +131,7 @@ class Classifier:
                 f"onnx = {onnx} with dtype = {self.dtype}, device = {self.device}: an ONNX file "
                 "has a type of its own, and runs on the CPU; leave both out"
             )
-        path = next((path for path in (Path(onnx), folder / onnx) if path.is_file()), None)
-        if path is None:
-            raise UserError(f"onnx = {onnx}: no such file, neither here nor in {folder}")
-        self.onnx = os.path.abspath(path)
+        self.onnx = os.path.abspath(find_onnx_file(folder, onnx))
         config = load_config(folder, config_class_of(mode_in(folder)) or ElbertConfig)
         return OnnxFile(self.onnx, config, model_hashes(folder))
 

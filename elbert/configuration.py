@@ -3,7 +3,7 @@
 The published keys stand at top level in `config.json`; `keys.py` says what each may hold.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from itertools import pairwise
@@ -164,6 +164,10 @@ class AdaptiveConfig(AlbertConfig):
     def keys_read(self, **setting: Any) -> Setting:
         """Return the exit keys that have an effect; `setting` replaces configured ones."""
         return self.exit_keys() | setting
+
+    def idle_keys(self, names: Iterable[str]) -> list[str]:
+        """List which of these exit keys have no effect under the exit rule in force."""
+        return sorted(set(names) & self.table.exit_keys.keys() - self.keys_read().keys())
 
     def classifier_flops(self) -> int:
         """Count those of one answer for one example: pooler and classifier."""

@@ -274,6 +274,17 @@ def with_user_errors(path: str | Path, action: Callable[[], Result]) -> Result:
         raise UserError(f"{path}: {reason[:300]}") from error
 
 
+def find_onnx_file(folder: str | Path, name: str | Path) -> Path:
+    """Return the path of an ONNX file that stands here, or else in its model's folder.
+
+    Raises UserError where it stands in neither.
+    """
+    for path in (Path(name), Path(folder) / name):
+        if path.is_file():
+            return path
+    raise UserError(f"onnx = {name}: no such file, neither here nor in {folder}")
+
+
 def open_session(path: str, **options: Any) -> Any:
     """Open an ONNX Runtime session with as many threads as torch has.
 

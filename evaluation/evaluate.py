@@ -148,7 +148,7 @@ def open_evaluation(
         onnx=evaluation.onnx,
         batch_size=evaluation.per_gpu_eval_batch_size,
     )
-    warn_of_unread_keys(mode, job, keys)
+    warn_of_unread_keys(job, keys)
     return job
 
 
@@ -162,10 +162,9 @@ def warn_of_type(name: str, device: torch.device, is_file: bool) -> None:
         logger.info("fp32; --dtype auto would be bf16 here, which is faster")
 
 
-def warn_of_unread_keys(mode: Mode, job: Job, keys: KeyValues) -> None:
+def warn_of_unread_keys(job: Job, keys: KeyValues) -> None:
     """Warn of exit keys that a flag sets and that the exit rule in force does not read."""
     config = job.model.config
-    keys_read = config.keys_read()
-    for key in keys.values.keys() & mode.table.exit_keys.keys() - keys_read.keys():
-        rule = keys_read[config.rule_key]
+    for key in config.idle_keys(keys.values):
+        rule = config.keys_read()[config.rule_key]
         logger.warning("%s has no effect: the exit rule %s does not read it", key, rule)

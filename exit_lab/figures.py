@@ -74,10 +74,7 @@ def frontier_figure(fronts: FrontierSet, task: Task) -> Figure:
         fontsize=9,
     )
     handles, labels = grid[0, 0].get_legend_handles_labels()
-    columns_of_legend = 2 if columns < COLUMNS else 3
-    figure.legend(
-        handles, labels, ncol=columns_of_legend, loc="upper center", bbox_to_anchor=(0.5, 0.0)
-    )
+    figure.legend(handles, labels, ncol=2, loc="upper center", bbox_to_anchor=(0.5, 0.0))
     return figure
 
 

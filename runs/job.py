@@ -1,7 +1,6 @@
 """A trained model opened for a data set: what is evaluated, swept, exported."""
 
 import copy
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,7 +16,7 @@ from elbert.cpu_packing import DTYPES, cast_layers, dtype_of
 from elbert.loading.configs import label_names, load_config, mode_in, trained_labels
 from elbert.loading.tokenizers import check_vocab_size, load_tokenizer
 from elbert.loading.weights import load_trained_model
-from elbert.onnx_file import OnnxFile
+from elbert.onnx_file import OnnxFile, find_onnx_file
 from elbert_base.errors import UserError
 from elbert_base.exit_settings import (
     NO_KEYS,
@@ -343,10 +342,9 @@ def open_job(
     for whatever is wrong with the data.
     """
     data_files = [split.path]
-    if onnx:
-        if not os.path.exists(onnx) and (Path(directory) / onnx).is_file():
-            onnx = str(Path(directory) / onnx)  # as Classifier finds it
-        data_files.append(Path(onnx))
+    onnx_path = find_onnx_file(directory, onnx) if onnx else None
+    if onnx_path:
+        data_files.append(onnx_path)
     if "exit_config_path" in keys.values:
         data_files.append(named_file(directory, keys.values["exit_config_path"], trusted=True))
     used = UsedFiles(directory, *data_files)
@@ -365,7 +363,7 @@ def open_job(
         task=split.task,
         features=features,
         batch_size=batch_size,
-        file=OnnxFile(onnx, model.config, used.model_hashes) if onnx else None,
+        file=OnnxFile(onnx_path, model.config, used.model_hashes) if onnx_path else None,
         origin=Origin(
             provenance=provenance(flags, used.model_hashes, data=features.digest()),
             rule_sources=resolved.sources,

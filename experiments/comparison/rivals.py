@@ -5,9 +5,11 @@ Each function computes the outcomes of all settings of one rule; what it fits, i
 """
 
 import itertools
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from answers.exit_metrics import at_exit
 from elbert.rules import exit_scores, normalised_entropy
@@ -44,16 +46,26 @@ def by_shares(answers: Answers, choosing: np.ndarray) -> Outcomes:
     the setting.
     """
     confidence = exit_scores(torch.tensor(answers.logits)).amax(-1).numpy()  # (layers, examples)
-    exit_layers = []
-    for share in SHARES:
-        left = choosing
-        exit_masks = []
-        for of_layer in confidence:
-            threshold = np.quantile(of_layer[left], 1 - share) if len(left) else np.inf
-            exit_masks.append(of_layer > threshold)
-            left = left[of_layer[left] <= threshold]
-        exit_layers.append(first_exit(np.array(exit_masks)))
+    layers = len(confidence)
+    exit_layers = [exits_at(confidence, [share] * layers, choosing) for share in SHARES]
     return outcomes_at(answers, np.array(exit_layers))
+
+
+def exits_at(scores: np.ndarray, shares: Sequence[float], choosing: np.ndarray) -> np.ndarray:
+    """Let those exit whose score is above their layer's threshold: exit layers (examples,).
+
+    Args:
+        scores: (layers, examples); all exit at the last layer, whatever its scores.
+        shares: of the examples that are left, which exit at each layer. Thresholds are those that
+            give these shares of the rows `choosing`.
+    """
+    left = choosing
+    exit_masks = []
+    for of_layer, share in zip(scores, shares, strict=True):
+        threshold = np.quantile(of_layer[left], 1 - share) if len(left) else np.inf
+        exit_masks.append(of_layer > threshold)
+        left = left[of_layer[left] <= threshold]
+    return first_exit(np.array(exit_masks))
 
 
 def patient_and_confident(answers: Answers, choosing: np.ndarray) -> Outcomes:
@@ -84,21 +96,12 @@ def learnt_schedule(answers: Answers, choosing: np.ndarray) -> Outcomes:
     """
     inputs = schedule_inputs(answers)  # (layers, examples, inputs)
     weights = fit_schedule(answers, inputs, choosing)
-    with torch.no_grad():
-        scores = torch.einsum("lei,pli->lpe", inputs[:-1], weights)
-        reaches, exits = soft_exits(scores[..., choosing])
-    shares = (exits[:-1].mean(-1) / reaches[:-1].mean(-1).clamp(min=1e-6)).numpy()
+    scores = torch.einsum("lei,pli->lpe", inputs, F.pad(weights, (0, 0, 0, 1)))
+    reaches, exits = soft_exits(scores[:-1][..., choosing])
+    shares = (exits.mean(-1) / reaches.mean(-1).clamp(min=1e-6)).numpy()  # (layers, prices)
     exit_layers = []
-    for price, of_price in enumerate(scores.numpy().swapaxes(0, 1)):  # (layers − 1, examples)
-        left = choosing
-        exit_masks = []
-        for layer, of_layer in enumerate(of_price):
-            share = shares[layer, price]
-            threshold = np.quantile(of_layer[left], 1 - share) if len(left) else np.inf
-            exit_masks.append(of_layer > threshold)
-            left = left[of_layer[left] <= threshold]
-        exit_masks.append(np.ones_like(exit_masks[0]))
-        exit_layers.append(first_exit(np.array(exit_masks)))
+    for of_price, shares_of_price in zip(scores.numpy().swapaxes(0, 1), shares.T, strict=True):
+        exit_layers.append(exits_at(of_price, shares_of_price.clip(0, 1), choosing))
     return outcomes_at(answers, np.array(exit_layers))
 
 

@@ -300,6 +300,12 @@ def test_an_argument_that_cannot_be_is_an_error(folder, arguments, words):
         Classifier(folder, **arguments)
 
 
+def test_the_folder_around_a_model_is_an_error_that_names_the_model(folder, tmp_path):
+    model = shutil.copytree(folder, tmp_path / "reviews/model")
+    with pytest.raises(UserError, match=f"give {model}$"):
+        Classifier(model.parent)
+
+
 def export(folder: Path) -> Path:
     """Export the model in a folder to a file in it."""
     pytest.importorskip("onnxruntime")

@@ -102,7 +102,8 @@ def test_an_int8_file_is_smaller_and_answers_alike_in_batches(trained, evaluate)
     assert len(weights) == 7  # of a layer pass, and the pooler's
     assert max(np.abs(weight.astype(int)).max() for weight in weights) * 255 * 2 < 2**15
     for size in (1, 4):
-        more = ("--onnx", out / "int8.onnx", "--per_gpu_eval_batch_size", size)
+        # A bare name is looked up in the model's folder, too.
+        more = ("--onnx", "int8.onnx", "--per_gpu_eval_batch_size", size)
         evaluate("elbert", out, *more).done()
         found.append({key: report_of(out)[key] for key in (*COMPARED["elbert"], "dtype")})
     assert found[0] == found[1]
