@@ -388,7 +388,15 @@ class Classifier:
         return self.answer_of(self.scores(logits), depth, top_k)
 
     def scores(self, logits: Tensor) -> Tensor:
-        """Return the probabilities, or the value, of logits (num_labels,)."""
+        """Return the probabilities, or the value, of logits (num_labels,).
+
+        Raises UserError for NaN and infinity, which would pass for an answer.
+        """
+        if not logits.isfinite().all():
+            raise UserError(
+                "the model's logits are NaN or infinite: its weights are too large for this "
+                'precision; use dtype="fp32", or train again with a lower --learning_rate'
+            )
         return exit_scores(logits.float().cpu(), self.config.is_multi_label)
 
     def answer_of(self, scores: Tensor, depth: Depth, top_k: int | None) -> Answer:

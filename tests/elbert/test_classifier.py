@@ -147,6 +147,15 @@ def test_a_tokenizer_that_does_not_fit_the_texts_is_told_once(folder, long_texts
     assert caplog.text.count("of the tokens are unknown ([UNK])") == 1
 
 
+def test_logits_that_are_no_numbers_are_an_error_and_no_label(folder):
+    broken = Classifier(folder)
+    with torch.no_grad():
+        broken.model.get_input_embeddings().weight.fill_(torch.nan)
+    for texts in ("the cat", ["the cat", "a mat"]):
+        with pytest.raises(UserError, match="NaN or infinite"):
+            broken(texts)
+
+
 def test_a_tuple_of_two_strings_is_one_pair(classifier, folder):
     pair = ("the cat sat", "on a mat")
     answer = classifier(pair)
