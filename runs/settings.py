@@ -300,8 +300,12 @@ class TrainingSettings(Schedule):
     def looks_at_dev(self) -> bool:
         """Tell whether the dev set is evaluated at each logging step."""
         logs_metrics = self.evaluate_during_training or self.eval_strategy == "steps"
-        needs_metric = self.load_best_model_at_end or self.early_stopping_patience is not None
-        return logs_metrics or bool(needs_metric)
+        return logs_metrics or self.chooses_by_dev
+
+    @property
+    def chooses_by_dev(self) -> bool:
+        """Tell whether the dev set decides which step's model is kept, or when training ends."""
+        return self.load_best_model_at_end or self.early_stopping_patience is not None
 
 
 @dataclass(frozen=True, kw_only=True)

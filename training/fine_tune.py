@@ -131,15 +131,16 @@ def training_inputs(settings: GlueSettings, task: Task) -> dict[str, Any]:
     config = Path(start.config_name or start.model_name_or_path)
     if config.is_dir():
         config /= "config.json"
-    return input_hashes(
-        {
-            "training rows": [Split(task, data.folder, "train").path, data.unlabelled_file],
-            STARTING_WEIGHTS: [start.model_name_or_path],
-            "starting tokenizer": [tokenizer / name for name in TOKENIZER_FILES],
-            "starting configuration": [config],
-            "weights of the teacher": [start.teacher],
-        }
-    )
+    inputs = {
+        "training rows": [Split(task, data.folder, "train").path, data.unlabelled_file],
+        STARTING_WEIGHTS: [start.model_name_or_path],
+        "starting tokenizer": [tokenizer / name for name in TOKENIZER_FILES],
+        "starting configuration": [config],
+        "weights of the teacher": [start.teacher],
+    }
+    if settings.training.chooses_by_dev:
+        inputs["dev rows"] = [Split(task, data.folder, "dev").path]
+    return input_hashes(inputs)
 
 
 # What is wrong with flags and files is said before the training, not hours later.

@@ -295,6 +295,7 @@ def test_a_finished_training_is_left_as_it_is_and_an_unfinished_one_not_evaluate
         ("configuration", "had other starting configuration"),
         ("weights", "had other starting weights"),
         ("rows", "had other training rows"),
+        ("dev", "had other dev rows"),
         ("teacher", "had other weights of the teacher"),
         ("record", "no training_finished.json, which would say how it was trained"),
     ],
@@ -307,6 +308,8 @@ def test_a_finished_training_of_anything_else_is_refused(
     data, out = write_rte(tmp_path / "RTE"), tmp_path / "out"
     command = flags(start, data, out, "RTE", "--do_train", "--resume_from_checkpoint", "latest")
     command += ["--num_train_epochs", 0, "--set", "weight_name=equal"]
+    if change == "dev":  # which then decides which step's model is kept
+        command.append("--load_best_model_at_end")
     script(run_glue.main, *command).done()
     if change == "tokenizer":
         (start / "tokenizer_config.json").write_text("{}")
@@ -316,9 +319,10 @@ def test_a_finished_training_of_anything_else_is_refused(
         weights = load_file(start / "model.safetensors")
         name = next(iter(weights))
         save_file({**weights, name: weights[name] + 1}, start / "model.safetensors")
-    elif change == "rows":
-        lines = (data / "train.tsv").read_text().splitlines()
-        (data / "train.tsv").write_text("\n".join([lines[0], *lines[:0:-1]]))
+    elif change in ("rows", "dev"):
+        table = data / ("train.tsv" if change == "rows" else "dev.tsv")
+        lines = table.read_text().splitlines()
+        table.write_text("\n".join([lines[0], *lines[:0:-1]]))
     elif change == "teacher":
         command += ["--teacher", trained_once]
     else:
