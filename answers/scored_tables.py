@@ -10,8 +10,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
@@ -333,9 +333,12 @@ class UnfinishedOutput:
         """
         about = self.folder / "run.json"
         has_answers = about.exists() and self.part(0).exists()
-        if overwrite or signature is None or not has_answers:
+        changed: Iterable[str] = ()
+        if has_answers and signature is not None:
+            changed = differences(read_json(about), signature)
+        if signature is None or not has_answers or (changed and overwrite):
             shutil.rmtree(self.folder, ignore_errors=True)
-        elif changed := differences(read_json(about), signature):
+        elif changed:
             raise UserError(
                 f"{self.folder} has the answers of an unfinished run, which differs in: "
                 f"{', '.join(changed)}. Give the flags of that run to continue it, or --overwrite "
@@ -346,6 +349,16 @@ class UnfinishedOutput:
             write_json(about, signature)
         while self.part(len(self.parts)).exists():
             self.parts.append(self.part(len(self.parts)))
+
+    @contextmanager
+    def listing(self, errors: ErrorLog) -> Iterator[None]:
+        """List the rows that are left out meanwhile, in a file among the parts."""
+        path = self.folder / self.skipped_file.name
+        with path.open("w", encoding="utf-8") as errors.file:
+            yield
+        errors.file = None
+        if not errors.count:
+            path.unlink()
 
     def part(self, number: int) -> Path:
         """Return the path of a part."""
@@ -461,26 +474,27 @@ def write_answers(
     say(f"{model.model_dir}: {scorer.rule}")
     run = None if source.is_stream else signature(source, model, columns, tables)
     unfinished.open(run, tables.overwrite)
-    survey = listed_survey(source, unfinished, errors)
-    names = [*survey.columns, *scorer.added]
-    done = len(unfinished.parts) * tables.rows_per_part
-    if survey.rows is not None:
-        done = min(done, survey.rows)
-    if done:
-        say(f"{done} rows were answered before: going on behind them")
-    bar = Progress(survey.rows, done)
-    rows = source.rows(errors if source.is_stream else ignore)
-    for batch in batches(islice(rows, done, None), tables.rows_per_part):
-        check_columns(kind, names, batch)
-        records = answered(scorer, batch)
-        if kind == ".parquet":
-            unfinished.add(partial(write_records, survey.schema, records))
-        else:
-            unfinished.add(partial(write_bytes, format_records(kind, names, records)))
-        bar.update(len(batch))
+    with unfinished.listing(errors):
+        survey = source.survey(errors)
+        names = [*survey.columns, *scorer.added]
+        done = len(unfinished.parts) * tables.rows_per_part
+        if survey.rows is not None:
+            done = min(done, survey.rows)
+        if done:
+            say(f"{done} rows were answered before: going on behind them")
+        bar = Progress(survey.rows, done)
+        rows = source.rows(errors if source.is_stream else ignore)
+        for batch in batches(islice(rows, done, None), tables.rows_per_part):
+            check_columns(kind, names, batch)
+            records = answered(scorer, batch)
+            if kind == ".parquet":
+                unfinished.add(partial(write_records, survey.schema, records))
+            else:
+                unfinished.add(partial(write_bytes, format_records(kind, names, records)))
+            bar.update(len(batch))
     unfinished.finish(header_line(kind, names), survey.schema)
     report(bar, errors, str(output))
-    if errors.count and not source.is_stream:
+    if errors.count:
         say(f"they are listed in {unfinished.skipped_file}")
 
 
@@ -497,17 +511,6 @@ def check_stream(tables: TableSettings) -> None:
         raise UserError("--input_file: - is standard input, and goes without files")
     if tables.input_format is None:
         raise UserError("--input_file -: give --input_format csv, tsv or jsonl")
-
-
-def listed_survey(source: InputTables, unfinished: UnfinishedOutput, errors: ErrorLog) -> Survey:
-    """Read everything once, and list the rows that will be left out."""
-    path = unfinished.folder / unfinished.skipped_file.name
-    with path.open("w", encoding="utf-8") as errors.file:
-        survey = source.survey(errors)
-    errors.file = None
-    if not errors.count:
-        path.unlink()
-    return survey
 
 
 def check_columns(kind: str, names: Sequence[str], batch: Sequence[Row]) -> None:

@@ -163,6 +163,15 @@ def test_through_pipes(trained, tmp_path):
         done = subprocess.run(list(map(str, command)), stdin=file, capture_output=True, check=True)
     rows = [json.loads(line) for line in done.stdout.decode().splitlines()]
     check_answers(rows, trained)
+    # A row without a text is listed, as in a file.
+    lines = ['{"sentence1": "a red dog", "sentence2": "a man"}', '{"sentence2": "a man"}']
+    output = tmp_path / "b.jsonl"
+    command = [sys.executable, ROOT / "classify.py", *flags(trained, "-", output)]
+    command += ["--input_format", "jsonl", "--on_error", "skip"]
+    text = "\n".join(lines).encode()
+    subprocess.run(list(map(str, command)), input=text, capture_output=True, check=True)
+    assert len(read_back(output)) == 1
+    assert "line 2" in (tmp_path / "b.jsonl.skipped.txt").read_text()
 
 
 def test_rows_without_a_text_stop_the_work_before_it_begins_or_are_listed(
@@ -213,7 +222,7 @@ def test_an_interrupted_run_goes_on_and_another_one_does_not_take_its_rows(
 ):
     table = write_table(tmp_path / "a.csv", ROWS)
     whole, output = tmp_path / "whole.csv", tmp_path / "b.csv"
-    few = ("--rows_per_part", 5)
+    few = ("--rows_per_part", 5, "--overwrite")
     script(classify.main, *flags(trained, table, whole, *few)).done()
     arguments = flags(trained, table, output, *few)
     answered = []
@@ -228,7 +237,8 @@ def test_an_interrupted_run_goes_on_and_another_one_does_not_take_its_rows(
     monkeypatch.setattr(answers.scored_tables, "answered", failing)
     assert script(classify.main, *arguments).status == 130
     assert not output.exists()
-    script(classify.main, *arguments, "--set", "exit_thres=0.9").refused("the exit keys")
+    other = [word for word in arguments if word != "--overwrite"]
+    script(classify.main, *other, "--set", "exit_thres=0.9").refused("the exit keys")
     done = script(classify.main, *arguments).done()
     assert "10 rows were answered before" in done.err
     assert answered == [5, 5, 5, 5, 5, 3]
