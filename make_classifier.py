@@ -41,9 +41,9 @@ from runs.output_dir import has_files, locked_for_training
 from runs.processes import call, run_script
 from runs.settings import GROUPS
 
-# Under these exit settings every example runs all layers: no entropy is below 0, and a predicted
-# value has none.
-FULL_DEPTH = ("thres_name=entropy", "exit_thres=0")
+# Under these exit settings every example runs all layers, as they were trained: no entropy is below
+# 0, and a predicted value has none.
+FULL_DEPTH = ("thres_name=entropy", "exit_thres=0", "exit_calibration=[]")
 COLUMN_FLAGS = ("text_column_names", "label_column_name", "label_separator")
 # Files in OUTPUT_DIR/data.
 TRAIN_FILE = "train.csv"
@@ -420,7 +420,7 @@ def training_command(project: Project) -> list[str]:
 def choose_threshold(project: Project) -> None:
     """Choose the exit threshold on half of the dev rows, and report the other half."""
     flags = ["--model_dir", project.model_dir, "--batch_size", 32]
-    flags += ["--validation_file", project.dev_file]
+    flags += ["--validation_file", project.dev_file, "--seed", project.seed]
     if project.recipe != "add_exits":
         flags += ["--rules", "optimal_stopping"]
     elif project.task.labels:  # a head that is kept is not recalibrated
@@ -498,13 +498,13 @@ def make(project: Project, training: Sequence[str]) -> None:
     run("run_glue.py", training)
     choose_threshold(project)
     export_int8(project)
-    # Without --skip_full_depth, the ONNX file's answers are compared with the model's.
-    int8 = evaluate(project, "early exit, int8 ONNX file", ["--onnx", project.int8_file])
     full_depth = evaluate(
         project, "all layers, PyTorch", ["--skip_full_depth", "--set", *FULL_DEPTH]
     )
-    # The last, as its eval_results.json stays in the model's folder.
-    early_exit = evaluate(project, "early exit, PyTorch", ["--skip_full_depth"])
+    # Without --skip_full_depth, the ONNX file's answers are compared with the model's.
+    int8 = evaluate(project, "early exit, int8 ONNX file", ["--onnx", project.int8_file])
+    # The last, as its eval_results.json and exits.png stay in the model's folder.
+    early_exit = evaluate(project, "early exit, PyTorch")
     columns = ("", "all dev rows", "computation cost", "ms per example")
     measurements = (full_depth, early_exit, int8)
     cells = [measurement.cells() for measurement in measurements]

@@ -129,6 +129,8 @@ class Sweep:
     labels: np.ndarray  # (examples,)
     seconds: np.ndarray | None = None  # (layers, examples), from a text's start to the answer
     flops: np.ndarray | None = None  # (layers, examples), of a `Recording`
+    # The last layer's as it was trained, (examples,), where `predictions` are recalibrated.
+    trained_answers: np.ndarray | None = None
 
     @property
     def num_layers(self) -> int:
@@ -196,6 +198,17 @@ class Sweep:
     ) -> np.ndarray:
         """Compute the metric that curves and choices go by; see `metrics`."""
         return self.metrics(exit_layer, rows, weights)[self.task.primary_metric]
+
+    def full_depth_metrics(
+        self, rows: Rows = ALL, weights: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
+        """Compute the task's metrics of the last layer as it was trained: (1,), or (1, resamples).
+
+        See `metrics`. A recalibration must not hide what it loses.
+        """
+        answers = self.predictions[-1] if self.trained_answers is None else self.trained_answers
+        trained = replace(self, predictions=answers[None])
+        return trained.metrics(trained.truncations, rows, weights)
 
     def cost(self, exit_layer: np.ndarray, rows: Rows = ALL) -> np.ndarray:
         """Compute the computation cost, mean exit layer over the number of layers: (settings,)."""
@@ -266,6 +279,7 @@ def sweep(config: EarlyExitConfig, grids: Grids, recording: Recording, task: Tas
         labels=recording.labels,
         seconds=None if seconds is None else seconds.T.numpy(),
         flops=recording.flops,
+        trained_answers=recording.predictions[-1],
     )
 
 

@@ -84,7 +84,7 @@ def choose(swept: Sweep, goal: Goal, rules: Sequence[str], rows: np.ndarray) -> 
             first_allowed(cost <= goal.limit + TOLERANCE, -metric, cost, varied),
             f"best setting at a cost of at most {goal.limit:g}",
         )
-    full_depth = swept.main_metric(swept.truncations[-1:], rows)[0]
+    full_depth = swept.full_depth_metrics(rows)[swept.task.primary_metric][0]
     return Choice(
         first_allowed(metric >= full_depth - goal.limit - TOLERANCE, cost, -metric, varied),
         f"cheapest setting within {goal.limit:g} of full depth",
@@ -132,7 +132,12 @@ def first_allowed(
 # With a guarantee.
 
 
-def losses(predictions: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray) -> np.ndarray:
+def losses(
+    predictions: np.ndarray,
+    labels: np.ndarray,
+    exit_layer: np.ndarray,
+    full_depth: np.ndarray | None = None,
+) -> np.ndarray:
     """Return 1 where full depth is right and the early exit wrong, else 0: (settings, examples).
 
     The mean, which is the risk, is an upper bound of the drop of accuracy: that also credits the
@@ -141,10 +146,12 @@ def losses(predictions: np.ndarray, labels: np.ndarray, exit_layer: np.ndarray) 
     a Bernoulli variable, for which the binomial test is exact.
 
     predictions: (layers, examples) class ids; labels: (examples,); exit_layer: (settings,
-    examples), 1-based.
+    examples), 1-based; full_depth: (examples,), the last layer's answers as it was trained, where
+    `predictions` are recalibrated.
     """
     early = at_exit(predictions, exit_layer)
-    full_depth = predictions[-1]
+    if full_depth is None:
+        full_depth = predictions[-1]
     is_lost = (full_depth == labels) & (early != labels)
     return is_lost.astype(float)
 
@@ -204,12 +211,13 @@ def control_risk(swept: Sweep, rules: Sequence[str], rows: np.ndarray, goal: Max
     examples = len(rows)
     share_of_delta = goal.delta / len(rules)
     predictions, labels = swept.predictions[:, rows], swept.labels[rows]
+    full_depth = None if swept.trained_answers is None else swept.trained_answers[rows]
     keys = swept.config.table.exit_keys
     tested = 0
     passed: list[int] = []
     for rule in rules:
         path = swept.of_rule(rule).start + np.array(fixed_sequence(swept.grids[rule], keys))
-        path_losses = losses(predictions, labels, swept.exit_layer[path][:, rows])
+        path_losses = losses(predictions, labels, swept.exit_layer[path][:, rows], full_depth)
         count = count_certified(path_losses, goal.risk, share_of_delta)
         tested += len(path)
         passed += path[:count].tolist()

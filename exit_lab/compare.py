@@ -110,14 +110,17 @@ def held_out_report(
     max_drop: the largest loss that was asked for, if one was.
     """
     fronts = frontier_set(swept, parts, RESAMPLES, seed, (RANDOM_MIXTURE, ORACLE))
-    full_depth = swept.truncations[-1:]
-    exits = np.concatenate([swept.exit_layer[setting][None], full_depth])  # (2, examples)
-    calibration = swept.metrics(exits, parts.calibration)  # (2,) each
-    report = swept.metrics(exits, parts.report, fronts.resample_weights)  # (2, 1 + resamples) each
+    exits = swept.exit_layer[setting][None]  # (1, examples)
+    calibration = swept.metrics(exits, parts.calibration)  # (1,) each
+    full_calibration = swept.full_depth_metrics(parts.calibration)
+    weights = fronts.resample_weights
+    report = swept.metrics(exits, parts.report, weights)  # (1, 1 + resamples) each
+    full_report = swept.full_depth_metrics(parts.report, weights)
     rows = []
-    for name, (early, full) in report.items():
-        calibration_early, calibration_full = calibration[name]
-        drop = calibration_full - calibration_early
+    for name, (early,) in report.items():
+        (full,) = full_report[name]
+        calibration_early = calibration[name][0]
+        drop = full_calibration[name][0] - calibration_early
         rows.append(held_out_row(name, calibration_early, early))
         rows.append(held_out_row(f"{name}, drop from full depth", drop, full - early))
     costs = [float(swept.cost(exits, part)[0]) for part in parts]
@@ -134,8 +137,8 @@ def held_out_report(
     main_metric = swept.task.primary_metric
     _, report_cost = costs
     point = Point([setting], report_cost, report[main_metric][0])
-    early, full = report[main_metric]
-    words = in_words(main_metric, estimate(full - early), report_cost, max_drop)
+    drop_on_report = full_report[main_metric][0] - report[main_metric][0]
+    words = in_words(main_metric, estimate(drop_on_report), report_cost, max_drop)
     verdict = verdict_on(fronts, point, main_metric)
     return f"{markdown_table(columns, rows)}\n\n{words}\n\n{verdict}"
 

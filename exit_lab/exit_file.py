@@ -1,5 +1,8 @@
 """Making the setting that was picked the one that the next evaluation uses."""
 
+import hashlib
+import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,18 +16,34 @@ from elbert_base.files import read_json
 from elbert_base.keys import FITTED_KEYS
 from exit_lab.choice import Choice, Parts, is_constant
 from exit_lab.compare import held_out_report
+from glue.splits import Example
 from runs.files import locked, write_json
 from runs.folder import RunFolder
 from runs.job import Job
 
+SKETCH_ROWS = 64
+MOST_SHARED = 0.1  # of the rows of a fit, among those of a guarantee: equal texts do occur
+
 
 def save_choice(
-    directory: Path, job: Job, swept: Sweep, choice: Choice, parts: Parts, seed: int
+    directory: Path,
+    job: Job,
+    swept: Sweep,
+    choice: Choice,
+    parts: Parts,
+    seed: int,
+    fitted_to: Sequence[Example],
 ) -> None:
     """Print the setting that was chosen with a report, and write it into exit_config.json.
 
-    directory: of the model. seed: of the report's resamples. Raises UserError when no setting was
-    chosen, when it answers all examples alike, or the model or the data were changed meanwhile.
+    Args:
+        directory: of the model.
+        seed: of the report's resamples.
+        fitted_to: the examples of a fit; none where nothing was fitted.
+
+    Raises:
+        UserError: no setting was chosen, it answers all examples alike, or the model or the data
+            were changed meanwhile.
     """
     if choice.setting is None:
         raise UserError(f"no setting qualifies: {choice.reason}; exit_config.json not written")
@@ -38,14 +57,14 @@ def save_choice(
     check_answers_differ(swept, answers)
     with locked(directory / "config.json"):  # change_config.py edits both files as well
         job.check_unchanged()
-        write_exit_file(directory, job, swept, setting)
+        write_exit_file(directory, job, swept, setting, sketch(fitted_to))
         point_to_exit_file(directory)
 
 
-def check_fitted_to_others(directory: Path, job: Job) -> None:
-    """Raise UserError where the model's exit keys were fitted to the data of a guarantee.
+def check_fitted_to_others(directory: Path, job: Job, examples: Sequence[Example]) -> None:
+    """Raise UserError where the model's exit keys were fitted to the examples of a guarantee.
 
-    Without a fit, or where the file does not say to which data, there is nothing to compare.
+    Without a fit, or where the file does not say to what, there is nothing to compare.
     """
     path = directory / EXIT_FILE
     content = read_exit_file(path)
@@ -53,13 +72,27 @@ def check_fitted_to_others(directory: Path, job: Job) -> None:
     origin = content.get("provenance")
     if not fitted or not isinstance(origin, dict):
         return
-    if origin.get("data") == job.origin.provenance.data:
+    rows_of_fit = origin.get("fitted_rows") or []
+    shared = set(rows_of_fit).intersection(map(row_hash, examples))
+    has_same_data = origin.get("data") == job.origin.provenance.data
+    if has_same_data or len(shared) > MOST_SHARED * len(rows_of_fit):
         raise UserError(
-            f"--pick risk: {path} was fitted ({', '.join(fitted)}) to these very dev rows, so "
-            "there would be no guarantee. Give other labelled rows, by --validation_file or "
-            f"--data_dir; or move {path} away and add --rules with a rule that is not fitted, such "
-            "as entropy"
+            f"--pick risk: {path} was fitted ({', '.join(fitted)}) to rows that are among these "
+            "dev rows, so there would be no guarantee. Give other labelled rows, by "
+            f"--validation_file or --data_dir; or move {path} away and add --rules with a rule "
+            "that is not fitted, such as entropy"
         )
+
+
+def row_hash(example: Example) -> str:
+    """Hash an example's text, or pair of texts."""
+    text = json.dumps([example.text_a, example.text_b])
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def sketch(examples: Sequence[Example]) -> list[str]:
+    """Return the smallest hashes of some examples, which tell whether others hold many of them."""
+    return sorted(set(map(row_hash, examples)))[:SKETCH_ROWS]
 
 
 def check_answers_differ(swept: Sweep, answers: np.ndarray) -> None:
@@ -80,19 +113,29 @@ def check_answers_differ(swept: Sweep, answers: np.ndarray) -> None:
     )
 
 
-def write_exit_file(directory: Path, job: Job, swept: Sweep, setting: Setting) -> None:
-    """Replace the exit keys in the model's exit_config.json by a setting; the other keys stay."""
+def write_exit_file(
+    directory: Path, job: Job, swept: Sweep, setting: Setting, fitted_rows: Sequence[str]
+) -> None:
+    """Replace the exit keys in the model's exit_config.json by a setting; the other keys stay.
+
+    fitted_rows: the sketch of the examples of a fit; without one, an earlier fit's is kept.
+    """
     path = directory / EXIT_FILE
     content = {}
     if path.is_file():
         exit_keys = swept.config.table.exit_keys
         old = read_exit_file(path)
         content = {name: value for name, value in old.items() if name not in exit_keys}
+        earlier = content.get("provenance")
+        if not fitted_rows and isinstance(earlier, dict):
+            fitted_rows = earlier.get("fitted_rows") or []
     content.update(setting)
     calibration = swept.config.exit_keys().get("exit_calibration")
     if calibration:
         content["exit_calibration"] = calibration  # which all rules read
     content["provenance"] = job.origin.provenance.for_others()
+    if fitted_rows and any(content.get(key) for key in FITTED_KEYS):
+        content["provenance"]["fitted_rows"] = fitted_rows
     # One that a user wrote or edited is put aside.
     RunFolder(directory).write_json(EXIT_FILE, content)
     print(f"written to {path}; the next evaluation of {directory} uses it")

@@ -126,8 +126,9 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
         flags=as_dict(*request),
         batch_size=data.batch_size,
     )
+    examples = list(dev.examples(data.max_eval_samples))
     if isinstance(request.choice.goal(), MaxRisk):
-        check_fitted_to_others(directory, job)
+        check_fitted_to_others(directory, job, examples)
     job = job.in_type(flags.dtype)
     return Lab(
         request=request,
@@ -135,7 +136,7 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
         output=output,
         mode=mode,
         job=job,
-        examples=list(dev.examples(data.max_eval_samples)),
+        examples=examples,
         grids=grids_of(request, job.config, directory),
     )
 
@@ -327,7 +328,10 @@ def sweep_model(lab: Lab, recording: Recording) -> None:
     if not flags.tables_only:
         write_figures(lab, recording, swept, honest, start)
     if choice:
-        save_choice(lab.directory, lab.job, honest, choice, lab.parts, lab.seed)
+        fitted_to = []
+        if flags.fitted_rules:
+            fitted_to = [lab.examples[row] for row in lab.parts.calibration]
+        save_choice(lab.directory, lab.job, honest, choice, lab.parts, lab.seed, fitted_to)
     else:
         for line in remark_lines(remarks_on(swept, recording, start), lab.directory):
             print(line)

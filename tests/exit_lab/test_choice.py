@@ -12,12 +12,14 @@ from answers.sweep import Recording, Sweep, sweep
 from elbert import ElbertConfig, UserError
 from elbert_base.keys import EXIT_KEYS
 from exit_lab.choice import (
+    Parts,
     choose,
     control_risk,
     fixed_sequence,
     losses,
     split,
 )
+from exit_lab.compare import held_out_report
 from exit_lab.goals import GOAL_KEYS, Goal, MaxCost, MaxDrop, MaxLatency, MaxRisk, parse_goal
 from glue.tasks import TASKS
 from tests.exit_lab.builders import SWEPT_RULES, swept
@@ -48,6 +50,28 @@ def test_a_choice_is_the_best_that_is_allowed(goal, limits):
         allowed = [(a, b) for a, b, x in triples if x <= limit + 1e-9]
         assert allowed or chosen is None
         assert not allowed or [x[chosen] for x in order] == pytest.approx(min(allowed))
+
+
+def test_what_a_recalibration_loses_counts_as_a_drop_and_as_a_risk():
+    """All ten are right as trained, and two of them wrong at every layer once recalibrated."""
+    labels = np.array([0, 1] * 5)
+    recalibrated = np.where(np.arange(10) < 2, 1 - labels, labels)
+    made = Sweep(
+        task=TASKS["rte"],
+        config=ElbertConfig(),
+        grids={"entropy": {"exit_thres": (0.0, 1.0)}},
+        settings=[{"thres_name": "entropy", "exit_thres": value} for value in (0.0, 1.0)],
+        exit_layer=np.repeat([[2], [1]], 10, axis=1).astype(np.uint8),
+        predictions=np.stack([recalibrated, recalibrated]),
+        labels=labels,
+        trained_answers=labels,
+    )
+    rows = np.arange(10)
+    assert choose(made, MaxDrop(0.1), [], rows).setting is None
+    assert choose(made, MaxDrop(0.2), [], rows).setting == 1
+    assert losses(made.predictions, labels, made.exit_layer, labels).mean(1).tolist() == [0.2, 0.2]
+    parts = Parts(calibration=rows[:5], report=rows)
+    assert "| acc, drop from full depth | 0.4000 | 0.2000 |" in held_out_report(made, 1, parts, 0)
 
 
 @pytest.mark.parametrize("goal", [MaxDrop(0.2), MaxCost(0.7), MaxRisk(0.9, 0.9)])
