@@ -117,19 +117,25 @@ class PonderClassificationLoss(nn.Module):
     """PonderALBERT's loss: the layers' losses, weighted by p, + kl_penalty_factor · KL(p ‖ prior).
 
     The weighted term is a mean over layers and batch, as published: N times smaller than
-    PonderNet's Σ_n p_n L_n, so that PonderNet's β is N · kl_penalty_factor.
+    PonderNet's Σ_n p_n L_n, so that PonderNet's β is N · kl_penalty_factor. The code of PALBERT,
+    and of the annotated PonderNet, has KL(prior ‖ p) instead.
 
     Args:
         kl_penalty_factor: weight of the KL divergence.
         class_weights: (num_labels,), as `task_loss` takes them.
+        kl_direction: "to_prior", KL(p ‖ prior), or "from_prior", KL(prior ‖ p).
     """
 
     def __init__(
-        self, kl_penalty_factor: float = 5e-3, class_weights: Tensor | None = None
+        self,
+        kl_penalty_factor: float = 5e-3,
+        class_weights: Tensor | None = None,
+        kl_direction: str = "to_prior",
     ) -> None:
         super().__init__()
         self.class_weights = class_weights
         self.kl_penalty_factor = kl_penalty_factor
+        self.kl_direction = kl_direction
 
     def forward(
         self, result: Mapping[str, Any], labels: Tensor | Sequence[float]
@@ -153,7 +159,9 @@ class PonderClassificationLoss(nn.Module):
                 task_loss(layer_logits, labels, reduction="none", weights=self.class_weights)
             )
         weighted_loss = (torch.stack(losses) * dist.pmf().T).mean()
-        kl_loss = self.kl_penalty_factor * result["target_halt_dist"].kl_div(dist)
+        prior = result["target_halt_dist"]
+        divergence = prior.kl_div(dist) if self.kl_direction == "to_prior" else dist.kl_div(prior)
+        kl_loss = self.kl_penalty_factor * divergence
         return {
             "total_loss": weighted_loss + kl_loss,
             "weighted_ce_loss": weighted_loss,

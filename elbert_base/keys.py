@@ -284,7 +284,12 @@ PONDER_KEYS = {
     "target_halt_probability": float_key(
         0.2, "λ_p of the prior, which expects 1/λ_p layers if N is large", 1e-6, 1
     ),
-    "kl_penalty_factor": float_key(5e-3, "weight of the KL to the prior in the loss", 0),
+    "kl_penalty_factor": float_key(5e-3, "weight of the KL divergence in the loss", 0),
+    "kl_direction": str_key(
+        "to_prior",
+        "KL divergence in the loss: KL(p ‖ prior), or KL(prior ‖ p), as in PALBERT's code",
+        choices=("to_prior", "from_prior"),
+    ),
     "prior_type": str_key("geometric", "shape of the prior", choices=("geometric", "normal")),
     "halt_normalization": str_key(
         "renormalise",

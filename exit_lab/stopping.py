@@ -52,7 +52,7 @@ def fit_calibration(
 ) -> list[list[float]]:
     """Fit the rows of `exit_calibration`, a row for each layer; see `Recalibrated` for them.
 
-    None where there are more than MOST_CLASSES classes.
+    No rows where there are more than MOST_CLASSES classes.
     """
     classes = config.label_count
     if classes > MOST_CLASSES:

@@ -236,9 +236,10 @@ class ElbertForSequenceClassification(EarlyExitModel):
         return new_exits if encoder.kept_head is None else [*new_exits, encoder.kept_head]
 
     def exit_number(self, layer: int) -> int:
-        """Tell which of `exit_heads` layer `layer` (0-based) has: layers share in equal runs.
+        """Tell which of `exit_heads` layer `layer` (0-based) has.
 
-        A kept head is the last one, and the last layer's alone.
+        Layers share in equal runs; the last exit also has those that are left over. A kept head is
+        the last one, and the last layer's alone.
         """
         layers = self.config.num_hidden_layers - int(self.config.keep_head)
         if layer == layers:

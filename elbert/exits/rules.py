@@ -279,7 +279,8 @@ class Learnt(ExitRule):
         self.rows = LayerRows(torch.tensor(weights))  # (layers, 1 + inputs_read)
 
     def start(self, size: Size, inputs: Tensors) -> State:
-        return size.unknown(size.classes).nan_to_num(0.5)
+        # Before the first layer both of two classes are as probable.
+        return torch.full((size.batch, size.classes), 0.5, device=size.device)
 
     def step(self, seen: LayerOutput, state: Tensor) -> Outcome:
         scores = self.scores(seen.logits)

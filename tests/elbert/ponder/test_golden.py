@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from scipy.special import rel_entr
 from torch import nn
 
 import elbert
@@ -55,6 +56,19 @@ def test_losses_and_the_gradient_of_the_halting_head_are_the_published_ones():
     assert_near(out.kl_loss, tensors["kl_loss"])
     gradient = model.ponder[0].weight.grad
     torch.testing.assert_close(gradient, tensors["grad_ponder_0"], atol=1e-7, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kl_direction", ["to_prior", "from_prior"])
+def test_the_kl_divergence_has_the_direction_that_the_key_names(kl_direction):
+    model, text, tensors = published_model()
+    model.config.kl_penalty_factor = text["kl_penalty_factor"]
+    model.config.kl_direction = kl_direction
+    out = model(*(tensors[name] for name in INPUTS), labels=tensors["labels"])
+    p, prior = tensors["model_pmf"].numpy(), tensors["target_pmf"].numpy()
+    first, second = (p, prior) if kl_direction == "to_prior" else (prior, p)
+    divergence = rel_entr(first, second).sum(-1).mean()
+    assert out.kl_loss.item() == pytest.approx(text["kl_penalty_factor"] * divergence, abs=1e-6)
+    assert out.loss.item() == pytest.approx((out.weighted_ce_loss + out.kl_loss).item())
 
 
 @pytest.mark.parametrize("stops_early", [False, True])
