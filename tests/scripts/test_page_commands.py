@@ -124,7 +124,7 @@ def write_encoders(folder: Path, albert_dir: Path) -> None:
     config = folder / "albert/albert-base-v2/config.json"
     shutil.copy(config, folder / "configs/albert_base_v2.json")
     for name in ("google-bert/bert-base-uncased", "sentence-transformers/all-MiniLM-L6-v2"):
-        save(tiny_encoder("bert", **long), folder / name)
+        save(tiny_encoder("bert", **long, num_hidden_layers=4), folder / name)
     roberta = tiny_encoder("roberta", max_position_embeddings=514)
     save(roberta, folder / "FacebookAI/roberta-base")
     names = {0: "negative", 1: "positive"}
