@@ -1,13 +1,14 @@
 """Time and memory by length, batch, depth, classes and rows.
 
     OMP_NUM_THREADS=2 python benchmarks/growth.py --sizes    one size of a batch at a time
-    OMP_NUM_THREADS=2 python benchmarks/growth.py --rows     tables of 10^3 to 10^6 rows
+    OMP_NUM_THREADS=2 python benchmarks/growth.py --rows 1000 1000000    tables of so many rows
 
 --sizes: an ELBERT with MiniLM's widths and random weights does one training step, answers one batch
 at full depth, and 1,000 recorded examples are swept with the rule optimal_stopping. One size
 varies; the others stay at 128 tokens, 8 examples, 6 layers and 2 classes. --rows: the bundled
-sample's model is trained for one step on a table of so many rows, evaluated on another, and swept
-on that. Every cell is measured in a process of its own; memory is the process's peak.
+sample's model is trained for one step on a table of so many rows, evaluated on the same table, and
+swept on it twice: the first sweep records the answers of all layers, the second finds them
+recorded. Every cell is measured in a process of its own; memory is the process's peak.
 """
 
 import csv
@@ -198,49 +199,39 @@ def write_table(path: Path, count: int) -> None:
             writer.writerow(sample[number % len(sample)])
 
 
-def rows_table(most: int) -> str:
+def rows_table(counts: Sequence[int]) -> str:
     """Measure all cells of --rows."""
     rows = []
     with TemporaryDirectory() as scratch:
         few = Path(scratch, "few.csv")
         write_table(few, 100)
-        count = 1000
-        while count <= most:
+        for count in counts:
             table = Path(scratch, "many.csv")
             write_table(table, count)
             folder = Path(scratch, f"model{count}")
-            train_flags = ["--model_type", "elbert", "--model_name_or_path", str(SAMPLE)]
-            train_flags += ["--output_dir", str(folder)]
-            train_flags += ["--max_steps", "1", "--do_train", "--validation_file", str(few)]
-            with_model = ["--output_dir", str(folder), "--per_gpu_eval_batch_size", "128"]
-            commands = {
-                "training": ["run_glue.py", "--train_file", str(table), *train_flags],
-                "evaluation": [
-                    "run_glue.py",
-                    "--do_eval",
-                    "--validation_file",
-                    str(table),
-                    *with_model,
-                ],
-                "sweep": ["sweep_exits.py", "--model_dir", str(folder), "--batch_size", "128"],
-            }
-            commands["sweep"] += ["--rules", "optimal_stopping"]
+            training = ["run_glue.py", "--model_type", "elbert", "--do_train", "--max_steps", "1"]
+            training += ["--model_name_or_path", str(SAMPLE), "--output_dir", str(folder)]
+            training += ["--train_file", str(table), "--validation_file", str(few)]
+            rows_to_answer = ["--validation_file", str(table)]
+            evaluation = ["run_glue.py", "--do_eval", "--output_dir", str(folder)]
+            evaluation += ["--per_gpu_eval_batch_size", "128", *rows_to_answer]
+            sweep = ["sweep_exits.py", "--model_dir", str(folder), "--batch_size", "128"]
+            sweep += ["--rules", "optimal_stopping", *rows_to_answer]
             cells = [f"{count:,} rows"]
-            for command in commands.values():
+            for command in (training, evaluation, sweep, sweep):
                 _, seconds, memory = run_measured(["-c", MEASURE, *command])
                 cells.append(f"{seconds:.0f} s, {memory:.0f} MB")
-            print(" | ".join(cells), file=sys.stderr)
+                print(" | ".join(cells), file=sys.stderr)
             rows.append(cells)
-            count *= 10
-    return markdown_table(["", "training, one step", "evaluation", "sweep"], rows)
+    columns = ["", "training, one step", "evaluation", "sweep that records", "sweep of a recording"]
+    return markdown_table(columns, rows)
 
 
 def main() -> None:
     parser = FlagParser(__doc__)
     add = parser.add_argument
     add("--sizes", action="store_true", help="vary the sizes of a batch")
-    add("--rows", action="store_true", help="vary the rows of a table")
-    add("--most_rows", type=int, default=1_000_000, help="rows of the largest table")
+    add("--rows", type=int, nargs="+", metavar="N", help="measure tables of so many rows")
     add("--cell", nargs="+", help="measure one cell: its part, then its four sizes")
     args = parser.parse_args()
     if args.cell:
@@ -250,7 +241,7 @@ def main() -> None:
     if args.sizes:
         print(sizes_table())
     if args.rows:
-        print(rows_table(args.most_rows))
+        print(rows_table(args.rows))
 
 
 if __name__ == "__main__":

@@ -6,11 +6,12 @@
 
 An ordinary model of k layers is timed as the model's own first k layers and one classifier, without
 any exit check: with other weights it would take as long. Its int8 file is made by ONNX Runtime's
-own tool. The exits run at the price of computation whose mean depth on these texts is nearest to
-each of --costs. Hugging Face's model has all layers of --encoder and a random head. All contenders
-take the same texts as token ids, one at a time, in turn, round after round, each in a process of
-its own. A text's time is its median over the rounds; mean and 95th percentile are over texts. Needs
-requirements-bench.txt.
+own tool. The exits run at the price of computation whose mean share of layers, on all rows of the
+table in float32, is nearest to each of --costs; the accuracy there is printed as well. Hugging
+Face's model has all layers of --encoder and a random head; its threads wait as they do by default,
+and in a row of its own as ours do. All contenders take the same texts as token ids, one at a time,
+in turn, round after round, each in a process of its own. A text's time is its median over the
+rounds; mean and 95th percentile are over texts. Needs requirements-bench.txt.
 """
 
 import itertools
@@ -39,6 +40,7 @@ from elbert import Classifier, ElbertForSequenceClassification, load_pretrained
 from elbert.cpu_packing import cast_layers, packed_copy
 from elbert.depth import layer_states
 from elbert.onnx_file import open_session
+from elbert_base.errors import UserError
 from elbert_base.runtime import environment, keep_freed_memory
 from glue.tables import as_csv, read_records
 from runs.console import markdown_table
@@ -49,6 +51,7 @@ Answer = Callable[[list[int]], object]  # to one text's token ids
 Place = dict[str, Any]  # in a contender's process: what answers
 FORMS = {"fp32": "PyTorch", "bf16": "PyTorch, bf16", "onnx": "ONNX", "int8": "ONNX, int8"}
 HUGGING_FACE = "Hugging Face's, all layers"
+HUGGING_FACE_TUNED = "Hugging Face's, our thread settings"
 REST = 0.1  # seconds between runs: threads that wait awake for more work fall asleep
 PLACE: Place = {}
 
@@ -140,16 +143,28 @@ def time_each(texts: list[list[int]]) -> list[float]:
     return seconds
 
 
-def price_of(cost: float, classifier: Classifier, texts: Sequence[str]) -> float:
-    """Return the fitted price whose mean depth on the texts is nearest to `cost`."""
+class AtPrice(NamedTuple):
+    """What the model does on a table at a price of computation."""
+
+    price: float
+    share_of_layers: float  # that run, mean of the texts
+    accuracy: float
+
+
+def price_of(
+    cost: float, classifier: Classifier, texts: Sequence[str], labels: Sequence[str]
+) -> AtPrice:
+    """Find the fitted price whose mean share of layers on the texts is nearest to `cost`."""
     config: Any = classifier.model.config
-    prices = [row[0] for row in config.stopping_thresholds]
-    depths = {}
-    for price in prices:
+    found = []
+    for price, *_ in config.stopping_thresholds:
         config.exit_price = price
         answers = classifier(list(texts))
-        depths[price] = np.mean([answer["exit_layer"] for answer in answers])
-    return min(prices, key=lambda price: abs(depths[price] - cost * config.num_hidden_layers))
+        depth = np.mean([answer["exit_layer"] for answer in answers])
+        right = [x["label"] == label for x, label in zip(answers, labels, strict=True)]
+        share = float(depth) / config.num_hidden_layers
+        found.append(AtPrice(price, share, float(np.mean(right))))
+    return min(found, key=lambda candidate: abs(candidate.share_of_layers - cost))
 
 
 def contenders_of(args: Any, prices: Mapping[float, float], files: Path) -> list[Contender]:
@@ -163,6 +178,7 @@ def contenders_of(args: Any, prices: Mapping[float, float], files: Path) -> list
         if not is_file:
             make = partial(hugging_face, args.encoder, form)
             rows.append(Contender(HUGGING_FACE, form, make))
+            rows.append(Contender(HUGGING_FACE_TUNED, form, make))
         for layers in args.layers:
             make = partial(first_layers, folder, form, layers)
             if is_file:
@@ -267,6 +283,8 @@ def draw(cells: Cells, path: Path) -> None:
     """Draw PyTorch's and the ONNX files' means as bars, with their ranges, and the p95 as dots."""
     from answers.figures import COLOURS, INK, Figure, save_figure, styled
 
+    cells = {name: by_form for name, by_form in cells.items() if name != HUGGING_FACE_TUNED}
+
     @styled
     def figure() -> Any:
         chart = Figure(figsize=(5.2, 0.62 * len(cells) + 1.1), layout="constrained")
@@ -288,7 +306,7 @@ def draw(cells: Cells, path: Path) -> None:
         axes.set_yticks(range(len(cells)), list(cells))
         axes.set(xlabel="ms, one text at a time (line: range of rounds)")
         axes.invert_yaxis()
-        axes.legend(loc="center right")
+        chart.legend(loc="outside lower center")
         return chart
 
     save_figure(figure(), path)
@@ -311,6 +329,7 @@ def main() -> None:
     add("--encoder", required=True, help="folder or hub name of its encoder, for Hugging Face's")
     add("--table", type=Path, required=True, help="table of texts")
     add("--text_column_name", default="text", help="its column with the texts")
+    add("--label_column_name", default="truth", help="its column with the labels")
     add("--texts", type=int, default=200, help="use so many of the texts, evenly spaced")
     add("--layers", type=int, nargs="+", default=[6, 4, 3], help="depths of ordinary models")
     add("--costs", type=float, nargs="+", default=[1, 0.5, 0.4], help="costs of exits")
@@ -322,23 +341,37 @@ def main() -> None:
     args = parser.parse_args()
     classifier = Classifier(args.model_dir)
     _, records = read_records(args.table)
-    all_texts = [record[args.text_column_name] for _, record in records]
-    prices = {cost: price_of(cost, classifier, all_texts) for cost in args.costs}
+    all_texts = []
+    labels = []
+    for _, record in records:
+        all_texts.append(record[args.text_column_name])
+        labels.append(record[args.label_column_name])
+    found = {cost: price_of(cost, classifier, all_texts, labels) for cost in args.costs}
+    prices = {cost: at_price.price for cost, at_price in found.items()}
     places = np.linspace(0, len(all_texts) - 1, args.texts).astype(int)
-    texts = [classifier.tokenizer(all_texts[place])["input_ids"] for place in places]
+    longest = classifier.model.config.max_position_embeddings
+    texts = []
+    for place in places:
+        texts.append(classifier.tokenizer(all_texts[place])["input_ids"])
+        if len(texts[-1]) > longest:
+            raise UserError(f"row {place + 1} of {args.table} has more than {longest} tokens")
     print(", ".join(environment(torch.device("cpu")).values()))
     print(f"flags: {processor_flags()}")
     print(f"{len(texts)} texts, {statistics.mean(map(len, texts)):.0f} tokens on average")
-    print(", ".join(f"cost {cost:g}: exit_price {price:g}" for cost, price in prices.items()))
+    for cost, at_price in found.items():
+        print(
+            f"cost {cost:g}: exit_price {at_price.price:g}, {at_price.share_of_layers:.3f} of the "
+            f"layers and accuracy {at_price.accuracy:.4f} on {len(all_texts)} rows"
+        )
     with TemporaryDirectory() as scratch:
         files = Path(scratch)
         write_files(args.model_dir, args.layers, files)
         rows = contenders_of(args, prices, files)
-        found = measure(rows, texts, args.rounds)
-    cells = cells_of(rows, found)
+        seconds = measure(rows, texts, args.rounds)
+    cells = cells_of(rows, seconds)
     print("", summary(cells), "", sep="\n")
     if args.csv:
-        write_csv(rows, found, args.csv)
+        write_csv(rows, seconds, args.csv)
     if args.chart:
         draw(cells, args.chart)
     noisy = []

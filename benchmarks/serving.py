@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -47,6 +48,13 @@ def classify(body: dict[str, list[str]]) -> list:
 
 uvicorn.run(app, port=0)
 """
+
+
+class Round(NamedTuple):
+    """A round of one server and number of clients."""
+
+    seconds: np.ndarray  # of each request
+    rate: float  # requests a second
 
 
 @contextmanager
@@ -87,24 +95,28 @@ def main() -> None:
     commands = {"HF's pipeline": ["-c", PLAIN, args.encoder], "examples/serve.py": ours}
     if args.onnx:
         commands[f"examples/serve.py --onnx {args.onnx}"] = [*ours, "--onnx", args.onnx]
-    found: dict[tuple[int, str], list[np.ndarray]] = {}
+    found: dict[tuple[int, str], list[Round]] = {}
     with ExitStack() as stack:
         servers = {name: stack.enter_context(port_of(*words)) for name, words in commands.items()}
         for port in servers.values():
             ask(port, texts, time.perf_counter() + 2)  # warms caches
         for _, clients, name in itertools.product(range(args.rounds), (1, 8, 64), servers):
-            end = time.perf_counter() + args.seconds
+            start = time.perf_counter()
+            end = start + args.seconds
             with ThreadPoolExecutor(clients) as pool:
                 answers = [pool.submit(ask, servers[name], texts, end) for _ in range(clients)]
             seconds = np.concatenate([answer.result() for answer in answers])
-            found.setdefault((clients, name), []).append(seconds)
+            # Until the last answer: those under way at the end are counted as well.
+            found.setdefault((clients, name), []).append(
+                Round(seconds, rate=len(seconds) / (time.perf_counter() - start))
+            )
     print(", ".join(environment(torch.device("cpu")).values()))
     print(f"flags: {processor_flags()}\n")
     rows = []
     for (clients, name), rounds in sorted(found.items(), key=lambda item: item[0][0]):
-        rates = [len(seconds) / args.seconds for seconds in rounds]
+        rates = [one_round.rate for one_round in rounds]
         rate = f"{np.median(rates):.0f} ({min(rates):.0f}–{max(rates):.0f})"
-        took = np.quantile(np.concatenate(rounds), QUANTILES)
+        took = np.quantile(np.concatenate([one_round.seconds for one_round in rounds]), QUANTILES)
         rows.append([clients, name, rate, *(f"{1000 * seconds:.0f}" for seconds in took)])
     columns = ["clients", "server", "requests / s: median (range)"]
     columns += [f"p{100 * quantile:.0f}, ms" for quantile in QUANTILES]

@@ -276,8 +276,15 @@ def pipeline_cases(table: Table, clocks: Mapping[str, Clock]) -> None:
     """
     for task in LENGTHS:
         few, some, many = (texts_of(task, count) for count in (8, 16, 192))
-        hf = partial(run_hf, 1, 128)
-        rows = [Contender("HF eager, batch 1, padded to 128", clocks["hf"], hf, few)]
+        hf_cases = {
+            "batch 1, padded to 128": (1, 128, few),
+            "batch 1": (1, None, some),
+            "batches of 32": (32, None, many),
+        }
+        rows = []
+        for name, (batch, width, texts) in hf_cases.items():
+            hf = partial(run_hf, batch, width)
+            rows.append(Contender(f"HF eager, {name}", clocks["hf"], hf, texts))
         for cost in (1.0, 0.5):
             for name, batch, texts in (("batch 1", 1, some), ("32 slots", 32, many)):
                 run = partial(run_ours, batch, cost)
@@ -300,7 +307,7 @@ def start_processes(stack: ExitStack) -> dict[str, Clock]:
 def main() -> None:
     parser = FlagParser(__doc__)
     add = parser.add_argument
-    add("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES), help="of a batch")
+    add("--shapes", nargs="*", default=list(SHAPES), choices=list(SHAPES), help="of a batch")
     add("--lengths", action="store_true", help="texts of the lengths of SST-2's and RTE's, too")
     add("--csv", type=Path, help="write every round's time to this file")
     add("--chart", type=Path, help="draw the first shape's times by cost (docs/speed.png)")
@@ -321,7 +328,8 @@ def main() -> None:
             pipeline_cases(table, clocks)
     if args.chart:
         table.write_chart(args.chart)
-    print("", table.summary([f"batch {batch}, length {n}" for batch, n in shapes]), sep="\n")
+    if shapes:
+        print("", table.summary([f"batch {batch}, length {n}" for batch, n in shapes]), sep="\n")
     if noisy := table.noisy_rows():
         sys.exit(
             f"not to be published: {'; '.join(noisy)}. The machine was busy: the quartiles of "
