@@ -24,7 +24,8 @@ Contrast = list[np.ndarray]
 def difference(table: np.ndarray, other: np.ndarray) -> Contrast:
     """Return the contrast of two tables.
 
-    Where both have as many seeds they are paired: the same seed saw the data in the same order.
+    Where both have as many seeds they are paired in order: most have the same seeds, and the same
+    seed saw the data in the same order.
     """
     if len(table) == len(other):
         return [table - other]

@@ -22,7 +22,7 @@ from answers.frontier import concave_hull, frontier
 from answers.sweep import ORACLE, RANDOM_MIXTURE
 from exit_lab.choice import Parts, split
 from exit_lab.frontiers import Mixture, mixture_within
-from experiments.comparison.recordings import Answers, load_rows
+from experiments.comparison.recordings import Answers
 from experiments.comparison.rules import exits_of
 
 Trained = TypeVar("Trained")  # what was trained with one seed: a network, or several
@@ -63,7 +63,7 @@ def choice_of_networks(networks: Sequence[Answers], choosing: np.ndarray) -> Out
     return join([outcomes_of(network, choosing, RANDOM_MIXTURE) for network in networks])
 
 
-def cascade(networks: Sequence[Answers], choosing: np.ndarray) -> Outcomes:
+def entropy_cascade(networks: Sequence[Answers], choosing: np.ndarray) -> Outcomes:
     """Compute the outcomes of each network without exits, and of each with any later one.
 
     The second of two networks runs, from its first layer, where the first one's entropy is high.
@@ -150,15 +150,16 @@ def halves(examples: int) -> tuple[Parts, Parts]:
 
 
 def make_method(
-    task: str,
     trained: Iterable[Trained],
     outcomes: Callable[[Trained, np.ndarray], Outcomes],
+    examples: int,
     mixes: bool = True,
 ) -> Method:
     """Make a method from what was trained on a task with each seed.
 
     Args:
         trained: of each seed, a network or several.
+        examples: how many rows they answered.
         outcomes: computes the outcomes of one seed; the second argument are the numbers of the rows
             that choose.
         mixes: may two settings be mixed, for the costs between them?
@@ -166,7 +167,7 @@ def make_method(
     method = []
     for of_seed in trained:
         fronts = []
-        for parts in halves(len(load_rows(task).labels)):
+        for parts in halves(examples):
             settings = outcomes(of_seed, parts.calibration)
             fronts.append(choose_frontier(settings, parts, mixes))
         method.append(fronts)

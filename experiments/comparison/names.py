@@ -10,6 +10,8 @@ PONDER_GRID = {  # PonderNet over its two numbers
     "pondernet-beta0.03-prior0.2": "PonderNet, β = 0.03, λ_p = 0.2",
     "pondernet-beta0.1-prior0.1": "PonderNet, β = 0.1, λ_p = 0.1",
     "pondernet-beta0.1-prior0.2": "PonderNet, β = 0.1, λ_p = 0.2",
+    "pondernet-beta0.03-prior0.55": "PonderNet, β = 0.03, λ_p = 0.55",
+    "pondernet-beta0.1-prior0.55": "PonderNet, β = 0.1, λ_p = 0.55",
 }
 NETWORKS = {
     "shared-exits": "ELBERT",
@@ -28,11 +30,12 @@ NETWORKS = {
     "pondernet-beta0.03": "PonderNet, β = 0.03, λ_p = 0.3",
     "pondernet-beta0.5": "PonderNet, PALBERT's β = 0.5, λ_p = 0.3",
     "palbert-beta0.5": "PALBERT, β = 0.5, λ_p = 0.3",
+    "palbert-beta0.5-fromprior": "PALBERT, β = 0.5, λ_p = 0.3, KL(prior ‖ p)",
     "pondernet": "PonderNet on [CLS]",
     "palbert": "PALBERT's heads on [CLS]",
 }
 RULES = {
-    RANDOM_MIXTURE: "coin",
+    RANDOM_MIXTURE: "random exits",
     "entropy": "entropy",
     "windows": "windows (bias_1)",
     "learnt": "learnt exit",
@@ -41,8 +44,8 @@ RULES = {
 }
 # Networks that were each trained to one depth, with an answer after the last layer alone.
 TRUNCATED = {
-    "untied-{depth}": "truncated MiniLM",
-    "untied-{depth}-taught": "truncated MiniLM, taught",
+    "untied-{depth}": "ordinary MiniLM",
+    "untied-{depth}-taught": "ordinary MiniLM, taught",
     "shared-{depth}": "shared passes, trained to k",
     "rank8-{depth}": "corrections of rank 8, trained to k",
     "rank32-{depth}": "corrections of rank 32, trained to k",
@@ -57,7 +60,7 @@ def method_name(rule: str, network: str) -> str:
 
 def mixture_name(truncated: str) -> str:
     """Name the random mixture of two truncated networks."""
-    return f"{truncated}: two, by a coin"
+    return f"{truncated}: two, at random"
 
 
 def cascade_name(truncated: str) -> str:

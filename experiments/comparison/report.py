@@ -30,8 +30,8 @@ from experiments.comparison.methods import (
     Method,
     Methods,
     Outcomes,
-    cascade,
     choice_of_networks,
+    entropy_cascade,
     join,
     make_method,
     outcomes_of,
@@ -126,17 +126,23 @@ def make_methods(networks: Networks) -> Methods:
             if with_rule:
                 outcomes = partial(outcomes_of, rule=rule)
                 title = method_name(rule, network)
-                methods[task, title] = make_method(task, with_rule, outcomes)
+                methods[task, title] = make_method(with_rule, outcomes, row_count(task))
     for task, (files, title) in product(TASKS, TRUNCATED.items()):
         truncated = load_truncated(task, files)
         if not truncated:
             continue
-        methods[task, title] = make_method(task, truncated, choice_of_networks, mixes=False)
-        methods[task, mixture_name(title)] = make_method(task, truncated, choice_of_networks)
+        rows = row_count(task)
+        methods[task, title] = make_method(truncated, choice_of_networks, rows, mixes=False)
+        methods[task, mixture_name(title)] = make_method(truncated, choice_of_networks, rows)
         has_entropy = truncated[0][0].has_classes
         if files.startswith("untied") and has_entropy:
-            methods[task, cascade_name(title)] = make_method(task, truncated, cascade)
+            methods[task, cascade_name(title)] = make_method(truncated, entropy_cascade, rows)
     return methods
+
+
+def row_count(task: str) -> int:
+    """Return how many rows of a task report."""
+    return len(load_rows(task).labels)
 
 
 class TokenUpdates(NamedTuple):
@@ -182,7 +188,7 @@ def make_act_method() -> tuple[Method, list[TokenUpdates]]:
             by_seed.setdefault(seed, []).append(outcomes)
     settings = [join(prices) for prices in by_seed.values()]
     # They are the same, whichever rows choose among them.
-    method = make_method("SST-2", settings, lambda outcomes, choosing: outcomes)
+    method = make_method(settings, lambda outcomes, choosing: outcomes, len(labels))
     return method, updates
 
 
@@ -217,7 +223,9 @@ def main() -> None:
         tables.least_costs(methods),
         tables.certified_table(certified),
         tables.layers_table(),
+        tables.choices_table(),
         tables.claims(methods),
+        tables.claims(methods, tables.HALTING_CLAIMS, tables.HALTING_BUDGETS),
         tables.overview(methods, networks),
         tables.gains_table(gains),
     ]

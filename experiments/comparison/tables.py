@@ -72,8 +72,26 @@ def table(corner: str, columns: Sequence[str], cells: Cells) -> str:
 
 
 def estimate_all(contrasts: Mapping[Key, Contrast]) -> dict[Key, Estimate]:
-    """Estimate contrasts simultaneously; the estimates have the contrasts' keys."""
-    return dict(zip(contrasts, simultaneous(list(contrasts.values())), strict=True))
+    """Estimate contrasts simultaneously; the estimates have the contrasts' keys.
+
+    A contrast with one network has no variance between seeds, so its limits are NaN.
+    """
+    several = {}
+    estimates = {}
+    for key, contrast in contrasts.items():
+        if min(map(len, contrast)) > 1:
+            several[key] = contrast
+        mean = float(sum(table.mean() for table in contrast))
+        estimates[key] = Estimate(mean, np.nan, np.nan)
+    estimates.update(zip(several, simultaneous(list(several.values())), strict=True))
+    return estimates
+
+
+def gain_text(gain: Estimate) -> str:
+    """Write a gain in points with its interval, if it has one."""
+    if np.isnan(gain.low):
+        return f"{100 * gain.value:+.1f}, one seed"
+    return gain.difference_text()
 
 
 def estimate_cells(contrasts: Mapping[tuple[str, str], Contrast]) -> dict[tuple[str, str], str]:
@@ -124,7 +142,7 @@ def at_equal_cost(methods: Methods, task: str) -> str:
 
 
 def least_costs(methods: Methods) -> str:
-    """Tabulate the least cost that loses at most 1 or 2 points of the deepest truncated MiniLM."""
+    """Tabulate the least cost that loses at most 1 or 2 points of the deepest ordinary MiniLM."""
     cells = {}
     columns = []
     for task, points in product(TASKS, (1, 2)):
@@ -157,28 +175,36 @@ CLAIMS = [  # a method, and what it is compared with
 ]
 # PonderNet's networks had no dropout, and their best checkpoints were kept.
 ELBERT_AS_PONDERNET = method_name("entropy", "still-exits-best")
-CLAIMS += [(method_name("halting", network), ELBERT_AS_PONDERNET) for network in PONDER_GRID]
-CLAIMS += [(method_name("entropy", network), ELBERT_AS_PONDERNET) for network in PONDER_GRID]
+HALTING_CLAIMS = [
+    (method_name(rule, network), ELBERT_AS_PONDERNET)
+    for rule, network in product(("halting", "entropy"), PONDER_GRID)
+]
+# Up to all six passes, as PonderNet halts late under most priors.
+HALTING_BUDGETS = (0.4, 0.5, 0.7, 1.0, 1.3, 1.6)
 
 
-def claims(methods: Methods) -> str:
-    """Tabulate the differences of the methods that `CLAIMS` sets side by side, at `BUDGETS`."""
+def claims(
+    methods: Methods,
+    pairs: Sequence[tuple[str, str]] = CLAIMS,
+    budgets: Sequence[float] = BUDGETS,
+) -> str:
+    """Tabulate the differences between methods that are set side by side, at these budgets."""
     contrasts = {}
-    for task, (title, other_title) in product(TASKS, CLAIMS):
+    for task, (title, other_title) in product(TASKS, pairs):
         if (task, title) not in methods or (task, other_title) not in methods:
             continue
-        results = at_budgets(methods[task, title], BUDGETS)
-        other = at_budgets(methods[task, other_title], BUDGETS)
-        for number, budget in enumerate(BUDGETS):
+        results = at_budgets(methods[task, title], budgets)
+        other = at_budgets(methods[task, other_title], budgets)
+        for number, budget in enumerate(budgets):
             if is_within(results.cost[number], budget) and is_within(other.cost[number], budget):
                 row = f"{task}: {title} − {other_title}"
                 contrast = difference(results.score[number], other.score[number])
                 contrasts[str(budget), row] = contrast
     cells = estimate_cells(contrasts)
-    return table("difference in points at a cost of", [str(x) for x in BUDGETS], cells)
+    return table("difference in points at a cost of", [str(x) for x in budgets], cells)
 
 
-# Over the coin.
+# Over random exits.
 
 
 def mean_over_budgets(method: Method) -> np.ndarray:
@@ -193,7 +219,7 @@ def mean_oracle(networks: Networks, task: str, network: str) -> float:
 
 
 def overview(methods: Methods, networks: Networks) -> str:
-    """Tabulate each method's gain over the coin of ELBERT's network at equal budgets."""
+    """Tabulate each method's gain over random exits of ELBERT's network at equal budgets."""
     coins = {task: mean_over_budgets(methods[task, ELBERT_COIN]) for task in TASKS}
     contrasts = {}
     for (task, title), method in methods.items():
@@ -201,17 +227,20 @@ def overview(methods: Methods, networks: Networks) -> str:
             contrasts[task, title] = difference(mean_over_budgets(method), coins[task])
     cells = {}
     for task, coin in coins.items():
-        cells[task, "the coin itself"] = f"{100 * coin.mean():.1f}"
+        cells[task, "random exits themselves"] = f"{100 * coin.mean():.1f}"
     for key, gain in estimate_all(contrasts).items():
-        cells[key] = gain.difference_text()
+        cells[key] = gain_text(gain)
     for task, coin in coins.items():
         room = mean_oracle(networks, task, "shared-exits") - coin.mean()
         cells[task, "oracle"] = f"{100 * room:+.1f}"
-    return table("gain over the coin of ELBERT's network, in points", TASKS, cells)
+    return table("gain over random exits of ELBERT's network, in points", TASKS, cells)
 
 
 class Gain(NamedTuple):
-    """What a rule gains over the coin of the same network; scores are means over `WIDE_BUDGETS`."""
+    """What a rule gains over random exits of the same network, the coin.
+
+    Scores are means over `WIDE_BUDGETS`.
+    """
 
     task: str
     network: str
@@ -260,14 +289,14 @@ def gains_by_network(methods: Methods, networks: Networks) -> list[Gain]:
 
 
 def gains_table(gains: Sequence[Gain]) -> str:
-    """Tabulate the rules of each network below its coin."""
+    """Tabulate the rules of each network below its random exits."""
     cells = {}
     for gain in gains:
         network = NETWORKS[gain.network]
         estimate = Estimate(gain.gain, gain.low, gain.high)
-        cells[gain.task, f"{network}: its coin"] = f"{100 * gain.coin:.1f}"
-        cells[gain.task, f"{network}: {RULES[gain.rule]}"] = estimate.difference_text()
-    return table("gain over the coin of the same network, in points", TASKS, cells)
+        cells[gain.task, f"{network}: random exits"] = f"{100 * gain.coin:.1f}"
+        cells[gain.task, f"{network}: {RULES[gain.rule]}"] = gain_text(estimate)
+    return table("gain over random exits of the same network, in points", TASKS, cells)
 
 
 # Every layer.
@@ -333,6 +362,48 @@ def layer_scores() -> list[LayerScores]:
         )
         rows.append(row)
     return sorted(rows)
+
+
+# What was tried.
+
+CHOOSING = RECORDED / "choosing"  # answers to rows 8,001 to 13,000 of SST-2's training set
+CHOOSING_SEEDS = (101, 102)
+CHOICES = {  # networks, and their names in `CHOOSING`
+    "exits at the encoder's rate": "exits-equal",
+    "exits at 4 × the rate": "exits-equal-x4",
+    "exits at 10 × the rate": "exits-equal-x10",
+    "exits at 4 × the rate, poolers of width 64": "exits-equal-x4-w64",
+    "exits at 10 × the rate, poolers of width 64": "exits-equal-x10-w64",
+    "exits at 4 × the rate, without dropout": "exits-equal-x4-drop0",
+    "exits at 4 × the rate, three epochs": "exits-equal-x4-epochs3",
+    "exits at 4 × the rate, after layers 2, 4 and 6": "exits246-equal-x4",
+    "ordinary networks": "{depth}",
+    "ordinary networks, a new pooler at 4 × the rate": "{depth}-own-x4",
+}
+
+
+def choices_table() -> str:
+    """Tabulate the accuracy of every layer of what was tried before a recipe was chosen."""
+    labels = load_file(CHOOSING / "SST-2-rows.safetensors")["labels"]
+    cells = {}
+    for title, name in CHOICES.items():
+        for depth in DEPTHS:
+            accuracies = []
+            for seed in CHOOSING_SEEDS:
+                path = CHOOSING / f"SST-2-untied-{name.format(depth=depth)}-{seed}.safetensors"
+                if not path.exists():
+                    continue
+                logits = load_file(path)["all_logits"]
+                # Of a network with fewer answers than layers, each answers for as many layers.
+                answers = len(logits)
+                is_ordinary = answers == 1
+                if is_ordinary or depth * answers % len(DEPTHS) == 0:
+                    place = 0 if is_ordinary else depth * answers // len(DEPTHS) - 1
+                    accuracies.append((logits[place].argmax(-1) == labels).mean())
+            if accuracies:
+                row = f"{title} ({len(accuracies)})"
+                cells[str(depth), row] = f"{100 * np.mean(accuracies):.1f}"
+    return table("accuracy on 5,000 phrases, % (seeds)", [str(depth) for depth in DEPTHS], cells)
 
 
 # Learning rates.

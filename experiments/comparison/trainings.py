@@ -31,13 +31,14 @@ PONDER_FLAGS = (
 # Keys of --set that follow these flags.
 EQUAL_WEIGHTS = ["weight_name=equal", "use_out_pooler=false"]
 FAST_EXITS = ["exit_lr_factor=4"]
-RECIPE_KEYS = {  # of networks with exits, see `Run.recipe`
+RECIPE_KEYS = {  # see `Run.recipe`
     "equal": EQUAL_WEIGHTS,
     "taught": EQUAL_WEIGHTS,
     "equal-x4": EQUAL_WEIGHTS + FAST_EXITS,
     "taught-x4": EQUAL_WEIGHTS + FAST_EXITS,
     "equalshared": ["weight_name=equal"],
     "dynown": ["use_out_pooler=false"],
+    "fromprior": ["kl_direction=from_prior"],
 }
 # σ(−30) is 0: the last exit's loss alone counts, as many times as there are layers.
 LAST_EXIT_ALONE = ["weight_name=dyn", "w_init=-30", "w_lr=0"]
@@ -67,6 +68,7 @@ PAIR_TASKS = ("SICK", "STS-B")
 KINDS_WITH_CORRECTIONS = ("rank8", "rank32")
 DEPTHS = range(1, 7)
 DEFAULT_PRIOR = 0.3  # λ_p of all PonderNets but those of the grid
+SHALLOW_PRIOR = 0.55  # expects 1.8 passes, which cost half of MiniLM
 RATE_SEED = 7  # of the trainings that compare learning rates
 
 
@@ -91,9 +93,10 @@ class Run:
             "taught": the same, with MiniLM at full depth as a teacher, on SST-2 also of rows
             without labels. "equal-x4", "taught-x4": the same, and exits learn at four times the
             encoder's rate. "equalshared": equal weights alone, with one pooler for all exits.
-            "dynown": poolers of their own alone, with the published loss. "teacher": the MiniLM
-            that teaches. "best": as for PonderNet, the checkpoint that is best on the rows that
-            choose. "": none of these.
+            "dynown": poolers of their own alone, with the published loss. "fromprior": of what
+            learns to halt, with KL(prior ‖ p) in the loss, as in PALBERT's code. "teacher": the
+            MiniLM that teaches. "best": as for PonderNet, the checkpoint that is best on the rows
+            that choose. "": none of these.
         prior: PonderNet's λ_p.
     """
 
@@ -192,16 +195,18 @@ class Run:
     @property
     def mode_flags(self) -> list[str]:
         """The mode, its keys, and the flags that go with them."""
+        recipe_keys = RECIPE_KEYS.get(self.recipe, [])
         if self.kind == "act":
             return [*ACT_FLAGS, f"tau={self.price:g}"]
         if self.kind in HALTING_HEADS:
-            # The key's penalty is a sum over the six layers, the paper's β a mean.
+            # The key goes with a mean over the six layers' losses, the paper's β with their sum.
             penalty = (self.price or 0) / 6
             return [
                 *PONDER_FLAGS,
                 *HALTING_HEADS[self.kind],
                 f"kl_penalty_factor={penalty:.4g}",
                 f"target_halt_probability={self.prior:g}",
+                *recipe_keys,
             ]
         if self.depth == 1:
             return ELBERT_FLAGS
@@ -212,7 +217,7 @@ class Run:
         flags = [*ELBERT_FLAGS]
         if self.kind == "untied":
             flags.append("num_exit_layers=6")
-        return flags + RECIPE_KEYS.get(self.recipe, [])
+        return flags + recipe_keys
 
 
 def queue() -> Iterator[Run]:
@@ -271,6 +276,9 @@ def recipe_runs() -> Iterator[Run]:
         yield Run("still", seed, recipe="best")
         for beta, prior in product((0.03, 0.01, 0.1), (0.1, 0.2)):
             yield Run("pondernet", seed, price=beta, prior=prior)
+        for beta in (0.1, 0.03):
+            yield Run("pondernet", seed, price=beta, prior=SHALLOW_PRIOR)
+        yield Run("palbert", seed, price=0.5, recipe="fromprior")
     for seed in first_seeds:
         yield Run("shared", seed, recipe="equal")
     for seed in first_seeds:
@@ -299,7 +307,7 @@ def confirming_runs() -> Iterator[Run]:
             for depth in DEPTHS:
                 yield Run("untied", seed, depth, data=data)
         yield Run("untied", seed, recipe="taught-x4")
-        for depth in range(1, 6):
+        for depth in DEPTHS:
             yield Run("untied", seed, depth, recipe="taught")
         for recipe in ("", "equal", "equalshared", "dynown"):
             yield Run("untied", seed, recipe=recipe)

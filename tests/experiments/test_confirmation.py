@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from experiments.comparison.confirmation import after_words, cascade, stopping, with_depth_0
+from experiments.comparison.confirmation import (
+    after_words,
+    recalibrated,
+    stopping,
+    stopping_cascade,
+    with_depth_0,
+)
 from experiments.comparison.methods import Outcomes
 from experiments.comparison.recordings import Answers
 from experiments.comparison.rivals import by_shares, learnt_schedule, patient_and_confident
@@ -29,7 +35,7 @@ def test_a_cascade_pays_for_both_networks_and_asks_the_second_where_the_first_is
     in_doubt = ROWS % 2 == 0
     first = network(0.2, right=~in_doubt, sureness=np.where(in_doubt, 0.1, 5.0))
     second = network(0.6, right=np.full(200, True), sureness=np.full(200, 5.0))
-    outcomes = cascade([first, second], ROWS[:100])
+    outcomes = stopping_cascade([first, second], ROWS[:100])
     alone, both = outcomes.cost[:2].mean(1), outcomes.cost[2:].mean(1)
     assert alone.tolist() == pytest.approx([0.2, 0.6])
     assert both.max() <= 0.8 + 1e-9
@@ -42,6 +48,17 @@ def test_a_cascade_pays_for_both_networks_and_asks_the_second_where_the_first_is
         cost=np.array([[0.2] * 200, [0.8] * 200]),
     )
     assert stopping(exits, ROWS[:100]).cost.mean(1).tolist() == pytest.approx(both.tolist())
+
+
+def test_recalibrated_answers_are_as_sure_as_they_are_right():
+    """It is as sure of every answer; of those that say 1, 50 are right and 37 wrong."""
+    right = (ROWS % 4 != 3) | (ROWS % 16 == 3)
+    answers = network(0.2, right, sureness=np.full(200, 5.0))
+    says_1 = answers.logits[0].argmax(-1) == 1
+    share = right[says_1].mean()
+    logits = recalibrated(answers, ROWS).logits[0]
+    odds_of_1 = (logits[:, 1] - logits[:, 0])[says_1]
+    assert odds_of_1 == pytest.approx(np.log(share / (1 - share)), abs=0.05)
 
 
 def test_a_bag_of_words_before_the_exits_is_an_exit_for_nothing():

@@ -7,8 +7,8 @@ from answers.sweep import RANDOM_MIXTURE
 from exit_lab.choice import Parts
 from experiments.comparison.methods import (
     Outcomes,
-    cascade,
     choose_frontier,
+    entropy_cascade,
     oracle_scores,
     outcomes_of,
 )
@@ -44,7 +44,7 @@ def test_a_cascade_pays_both_networks_where_the_first_is_unsure():
     logits = two_layers().logits
     small = Answers(logits[[0]], LABELS, cost=np.full((1, 4), 0.5))
     large = Answers(logits[[1]], LABELS, cost=np.full((1, 4), 1.0))
-    outcomes = cascade([small, large], ALL_ROWS)
+    outcomes = entropy_cascade([small, large], ALL_ROWS)
     points = {tuple(map(tuple, x)) for x in zip(outcomes.score, outcomes.cost, strict=True)}
     assert ((1, 0, 0, 1), (0.5,) * 4) in points  # the small one alone
     assert ((1, 1, 1, 0), (1.0,) * 4) in points  # the large one alone, and not the small one first

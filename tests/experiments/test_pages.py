@@ -14,6 +14,8 @@ from tests.commands import ROOT
 def test_the_comparison_s_tables_are_those_that_report_wrote():
     page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     page += (ROOT / "docs/appendix.md").read_text(encoding="utf-8").partition("## Earlier")[0]
+    thresholds = (ROOT / "docs/threshold.md").read_text(encoding="utf-8")
+    page += thresholds.partition("## What a sweep shows")[0]
     results = ROOT / "experiments/comparison/results"
     written = []
     for name in ("tables.md", "confirmation.md", "milliseconds.md"):

@@ -14,6 +14,7 @@ def test_names_of_recordings():
         Run("act", 3, price=5e-4): "SST-2-act-tau0.0005-3",
         Run("pondernet", 1, price=0.5): "SST-2-pondernet-beta0.5-1",
         Run("pondernet", 1, price=0.1, prior=0.2): "SST-2-pondernet-beta0.1-prior0.2-1",
+        Run("palbert", 2, price=0.5, recipe="fromprior"): "SST-2-palbert-beta0.5-fromprior-2",
         Run("untied", 2, 4, data="SICK", recipe="taught"): "SICK-untied-4-taught-2-test",
         Run("untied", 7, 4, 5e-5, data="SICK"): "SICK-untied-4-rate5e-05-7-dev",
         Run("untied", 1, data="STS-B", recipe="equal"): "STS-B-untied-exits-equal-1",
