@@ -167,7 +167,9 @@ class AdaptiveConfig(AlbertConfig):
 
     def idle_keys(self, names: Iterable[str]) -> list[str]:
         """List which of these exit keys have no effect under the exit rule in force."""
-        return sorted(set(names) & self.table.exit_keys.keys() - self.keys_read().keys())
+        # Recalibrated answers are what every rule reads.
+        have_effect = {*self.keys_read(), "exit_calibration"}
+        return sorted(set(names) & self.table.exit_keys.keys() - have_effect)
 
     def classifier_flops(self) -> int:
         """Count those of one answer for one example: pooler and classifier."""
