@@ -137,6 +137,11 @@ class Sweep:
         """Number of layers."""
         return len(self.predictions)
 
+    @property
+    def full_depth_answers(self) -> np.ndarray:
+        """Answers of the last layer as it was trained: (examples,)."""
+        return self.predictions[-1] if self.trained_answers is None else self.trained_answers
+
     @cached_property
     def truncations(self) -> np.ndarray:
         """Exit layers of stopping everybody at layer 1, 2, ..., N: (layers, examples)."""
@@ -206,8 +211,7 @@ class Sweep:
 
         See `metrics`. A recalibration must not hide what it loses.
         """
-        answers = self.predictions[-1] if self.trained_answers is None else self.trained_answers
-        trained = replace(self, predictions=answers[None])
+        trained = replace(self, predictions=self.full_depth_answers[None])
         return trained.metrics(trained.truncations, rows, weights)
 
     def cost(self, exit_layer: np.ndarray, rows: Rows = ALL) -> np.ndarray:

@@ -151,20 +151,32 @@ class AtPrice(NamedTuple):
     accuracy: float
 
 
-def price_of(
-    cost: float, classifier: Classifier, texts: Sequence[str], labels: Sequence[str]
-) -> AtPrice:
-    """Find the fitted price whose mean share of layers on the texts is nearest to `cost`."""
+def try_prices(
+    classifier: Classifier, texts: Sequence[str], labels: Sequence[str]
+) -> list[AtPrice]:
+    """Answer the texts at every fitted price."""
     config: Any = classifier.model.config
     found = []
     for price, *_ in config.stopping_thresholds:
         config.exit_price = price
         answers = classifier(list(texts))
         depth = np.mean([answer["exit_layer"] for answer in answers])
-        right = [x["label"] == label for x, label in zip(answers, labels, strict=True)]
+        right = [answer["label"] == label for answer, label in zip(answers, labels, strict=True)]
         share = float(depth) / config.num_hidden_layers
         found.append(AtPrice(price, share, float(np.mean(right))))
-    return min(found, key=lambda candidate: abs(candidate.share_of_layers - cost))
+    return found
+
+
+def evenly_spaced(classifier: Classifier, texts: Sequence[str], count: int) -> list[list[int]]:
+    """Tokenise `count` of the texts; raises UserError for one that the model cannot read whole."""
+    longest = classifier.config.max_position_embeddings
+    tokenised = []
+    for place in np.linspace(0, len(texts) - 1, count).astype(int):
+        ids = classifier.tokenizer(texts[place])["input_ids"]
+        if len(ids) > longest:
+            raise UserError(f"text {place} of the table has more than {longest} tokens")
+        tokenised.append(ids)
+    return tokenised
 
 
 def contenders_of(args: Any, prices: Mapping[float, float], files: Path) -> list[Contender]:
@@ -346,15 +358,12 @@ def main() -> None:
     for _, record in records:
         all_texts.append(record[args.text_column_name])
         labels.append(record[args.label_column_name])
-    found = {cost: price_of(cost, classifier, all_texts, labels) for cost in args.costs}
+    at_prices = try_prices(classifier, all_texts, labels)
+    found = {}
+    for cost in args.costs:
+        found[cost] = min(at_prices, key=lambda one: abs(one.share_of_layers - cost))
     prices = {cost: at_price.price for cost, at_price in found.items()}
-    places = np.linspace(0, len(all_texts) - 1, args.texts).astype(int)
-    longest = classifier.model.config.max_position_embeddings
-    texts = []
-    for place in places:
-        texts.append(classifier.tokenizer(all_texts[place])["input_ids"])
-        if len(texts[-1]) > longest:
-            raise UserError(f"row {place + 1} of {args.table} has more than {longest} tokens")
+    texts = evenly_spaced(classifier, all_texts, args.texts)
     print(", ".join(environment(torch.device("cpu")).values()))
     print(f"flags: {processor_flags()}")
     print(f"{len(texts)} texts, {statistics.mean(map(len, texts)):.0f} tokens on average")

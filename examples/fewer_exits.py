@@ -59,11 +59,12 @@ def main() -> None:
     values |= {"model_type": "albert", "architectures": ["AlbertModel"]}
     values |= {"num_hidden_layers": layers // size, "num_hidden_groups": layers // size}
     values["inner_group_num"] = size
-    tensors = read_weights(folder, {})
+    tensors = {}
+    for name, tensor in read_weights(folder, {}).items():
+        tensors[grouped_name(name, size)] = tensor.contiguous()
     output = RunFolder(args.output_dir)
     output.write_json("config.json", values)
-    content = save({grouped_name(name, size): x.contiguous() for name, x in tensors.items()})
-    output.write("model.safetensors", lambda file: file.write(content))
+    output.write("model.safetensors", lambda file: file.write(save(tensors)))
     load_tokenizer(source).save_pretrained(args.output_dir)
     print(f"{args.output_dir}: {layers // size} groups of {size} layers")
 

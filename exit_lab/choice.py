@@ -211,7 +211,7 @@ def control_risk(swept: Sweep, rules: Sequence[str], rows: np.ndarray, goal: Max
     examples = len(rows)
     share_of_delta = goal.delta / len(rules)
     predictions, labels = swept.predictions[:, rows], swept.labels[rows]
-    full_depth = None if swept.trained_answers is None else swept.trained_answers[rows]
+    full_depth = swept.full_depth_answers[rows]
     keys = swept.config.table.exit_keys
     tested = 0
     passed: list[int] = []

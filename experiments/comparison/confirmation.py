@@ -145,7 +145,7 @@ def on_recalibrated(
 
 def recalibrated_choice(networks: Sequence[Answers], choosing: np.ndarray) -> Outcomes:
     """Compute the outcomes of networks without exits, each recalibrated; each is a setting."""
-    return choice_of_networks([recalibrated(x, choosing) for x in networks], choosing)
+    return choice_of_networks([recalibrated(answers, choosing) for answers in networks], choosing)
 
 
 def stopping_cascade(networks: Sequence[Answers], choosing: np.ndarray) -> Outcomes:
@@ -183,7 +183,8 @@ def with_depth_0(outcomes: Outcomes, labels: np.ndarray, choosing: np.ndarray) -
 
 def no_network(answers: Answers, choosing: np.ndarray) -> Outcomes:
     """Return no settings, so that `with_depth_0`'s is the only one."""
-    return Outcomes(*np.empty((2, 0, len(answers.labels))))
+    none = np.empty((0, len(answers.labels)))
+    return Outcomes(score=none, cost=none)
 
 
 # Methods.
