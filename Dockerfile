@@ -4,9 +4,10 @@
 FROM python:3.11-slim
 ARG TORCH=cpu
 WORKDIR /project
-COPY requirements*.txt ./
+COPY requirements.txt ./
+COPY requirements requirements
 RUN pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/$TORCH \
-    --requirement requirements-serve.txt --requirement requirements-onnx.txt
+    --requirement requirements/serve.txt --requirement requirements/onnx.txt
 COPY . .
 # Whoever --user names may read the project, and has a home for what the hub sends.
 RUN pip install --no-cache-dir --no-deps . && chmod -R a+rX . \

@@ -16,17 +16,17 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 	$(BIN)/python -m pip install --quiet --requirement requirements.txt
 	touch $@
 
-.venv/dev: .venv/run requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --requirement requirements-dev.txt
+.venv/dev: .venv/run requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements/dev.txt
 	touch $@
 
-EXTRAS := $(foreach name,tf bench serve lora ray,requirements-$(name).txt)
+EXTRAS := $(foreach name,tf bench serve lora ray,requirements/$(name).txt)
 .venv/tf: .venv/dev $(EXTRAS)
 	$(BIN)/python -m pip install --quiet $(EXTRAS:%=--requirement %)
 	touch $@
 
-.venv/docs: .venv/run requirements-docs.txt
-	$(BIN)/python -m pip install --quiet --requirement requirements-docs.txt
+.venv/docs: .venv/run requirements/docs.txt
+	$(BIN)/python -m pip install --quiet --requirement requirements/docs.txt
 	touch $@
 
 venv: .venv/run
@@ -38,7 +38,7 @@ test: .venv/dev
 	$(PYTEST) -m "not slow and not realdata and not tf"
 
 test-slow: .venv/tf
-	$(PYTEST) -m "slow or realdata or tf or onnx"
+	$(PYTEST) --durations 15 -m "slow or realdata or tf or onnx"
 
 # The demo page's two JavaScript libraries, from npm; visitors of the built site need no npm.
 PACKAGES := out/demo_packages

@@ -8,15 +8,19 @@ Both commands change out/albert_base/RTE/config.json. If exit_config.json, or th
 `exit_config_path` names, has the key, the command changes that file instead, since its value wins.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import layer_count, overriding_file, read_exit_file
-from elbert_base.files import has_weights, read_json
-from elbert_base.keys import SIZES, keys_of, nearest_names, parse_value
+from modeling.errors import UserError
+from modeling.exit_settings import layer_count, overriding_file, read_exit_file
+from modeling.files import has_weights, read_json
+from modeling.keys import SIZES, keys_of, nearest_names, parse_value
 from runs.files import locked, write_json
 from runs.flags import FlagParser
 from runs.processes import run_script

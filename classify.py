@@ -9,11 +9,16 @@ continue. Through a pipe:
     zcat new.jsonl.gz | python classify.py --model_dir out/reviews/model --input_file - \\
       --input_format jsonl --output_file - > scored.jsonl
 
---ray classifies Parquet files on a cluster (requirements-ray.txt). See docs/big_tables.md.
+--ray classifies Parquet files on a cluster (requirements/ray.txt). See docs/big_tables.md.
 """
 
-from answers.table_settings import ColumnSettings, ModelSettings, RaySettings, TableSettings
-from elbert_base.runtime import keep_freed_memory
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+
+from evaluation.table_settings import ColumnSettings, ModelSettings, RaySettings, TableSettings
+from modeling.runtime import keep_freed_memory
 from runs.flags import parse
 from runs.processes import run_script
 
@@ -25,11 +30,11 @@ def main() -> None:
     # torch, and what stands on it: not before the flags are known to be right.
     keep_freed_memory()
     if engine.ray:
-        from answers.ray_tables import score_on_ray
+        from evaluation.ray_tables import score_on_ray
 
         score_on_ray(model, columns, tables, engine)
     else:
-        from answers.scored_tables import score_tables
+        from evaluation.scored_tables import score_tables
 
         score_tables(model, columns, tables)
 

@@ -7,13 +7,17 @@
 If the dump path is a directory, it gets config.json, model.safetensors, the vocabulary found beside
 the checkpoint and the tokenizer.json made from it, with --save_format pytorch also
 pytorch_model.bin; if it ends in .bin, it gets only the state dict. Needs TensorFlow:
-pip install -r requirements-tf.txt
+pip install -r requirements/tf.txt
 """
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
 
 import io
 import shutil
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from runs.files import check_place, write_file
@@ -62,7 +66,7 @@ def write_model(
 
     with_bin: whether to write the weights into pytorch_model.bin as well.
     """
-    from elbert.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
+    from modeling.loading.tokenizers import TOKENIZER_FILES, load_tokenizer
     from training.model_folder import write_directory
 
     def fill(directory: Path) -> None:
@@ -109,7 +113,7 @@ def main() -> None:
     # torch, and what stands on it: not before the flags are known to be right.
     from transformers.utils import logging as hf_logging
 
-    from elbert.loading.tensorflow import load_tf_checkpoint
+    from modeling.loading.tensorflow import load_tf_checkpoint
 
     hf_logging.disable_progress_bar()
     model, report = load_tf_checkpoint(args.tf_checkpoint_path, args.albert_config_file)

@@ -13,17 +13,20 @@ A mirror that --base_url names must have the same files, with the same SHA-256, 
 glue/data and senteval/senteval_data.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+
 import shutil
 import socket
-import sys
 import zipfile
 from http.client import HTTPException
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from elbert_base.errors import UserError
 from glue.tables import read_lines
 from glue.tasks import TASKS, get_task
+from modeling.errors import UserError
 from runs.files import check_place, write_file
 from runs.flags import FlagParser
 from runs.processes import run_script
@@ -51,7 +54,7 @@ SHA256 = {
     MRPC_TEST: "a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784",
     MRPC_DEV_IDS: "971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7",
 }
-SAMPLE = Path(__file__).parent / "configs" / "sample" / "RTE"
+SAMPLE = Path(__file__).resolve().parent / "configs" / "sample" / "RTE"
 
 
 # Fetching.

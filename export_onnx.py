@@ -11,17 +11,21 @@ act_epsilon) are optional inputs, whose defaults are the values of the model. Ou
 place of exit_layer. --layer_logits adds layer_logits (layers, batch, labels), 0 for layers that
 were not run.
 
-Needs requirements-onnx.txt. See docs/onnx.md.
+Needs requirements/onnx.txt. See docs/onnx.md.
 """
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
 
 import json
 import logging
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import resolve
+from modeling.errors import UserError
+from modeling.exit_settings import resolve, warn_of_exit_file
 from runs.console import StdoutHandler
 from runs.files import check_place, write_text
 from runs.flags import as_dict, option, parse
@@ -98,14 +102,15 @@ def main() -> None:
     try:
         import onnx_ir
 
-        from elbert.export.graph import to_onnx
-        from elbert.export.quantise import to_int8
-        from elbert.export.triton import fix_settings, model_config
+        from modeling.export.check import check_answers
+        from modeling.export.graph import to_onnx
+        from modeling.export.quantise import to_int8
+        from modeling.export.triton import fix_settings, model_config
     except ImportError as error:
-        raise UserError(f"{error}; pip install -r requirements-onnx.txt") from error
+        raise UserError(f"{error}; pip install -r requirements/onnx.txt") from error
     from elbert.onnx_file import describe_model
-    from evaluation.calibration import calibration_feeds, find_texts
-    from modes import trained_mode
+    from evaluation.calibration import calibration_feeds, deepest_settings, find_texts
+    from evaluation.modes import trained_mode
     from runs.job import load_finished
     from runs.used_files import UsedFiles
 
@@ -114,6 +119,7 @@ def main() -> None:
     rule = resolve(folder, mode.table)
     texts = find_texts(folder, settings.calibration_file) if settings.int8 else None
     used = UsedFiles(folder, texts.path) if texts else UsedFiles(folder)
+    warn_of_exit_file(folder, lambda: used.model_hashes["weights"])
     model = load_finished(folder, rule)
     # Before the export, which takes longer: the texts may not be readable.
     feeds = list(calibration_feeds(folder, model, texts)) if texts else []
@@ -121,11 +127,13 @@ def main() -> None:
     facts = {
         **provenance(as_dict(settings), used.model_hashes).for_others(),
         **describe_model(model),
-        "rule_sources": rule.sources,
+        "rule_sources": {key: Path(source).name for key, source in rule.sources.items()},
     }
     metadata = {name: json.dumps(value) for name, value in facts.items()}
     loop = mode.export_loop(model, settings.layer_logits)
     exported = to_onnx(loop, metadata, has_defaults=not settings.no_defaults)
+    if getattr(model.config, "encoder_config", None):
+        check_answers(exported, model, deepest_settings(model.config))
     if settings.int8:
         exported = to_int8(exported, model.config.hidden_size, feeds)
     if settings.triton:

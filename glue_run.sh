@@ -47,7 +47,7 @@ esac
 if [ -n "${V:-}" ]; then EDITS=$KEY=$V; fi
 if [ "$W_DIR" = configs/sample ]; then
   # The recipe of the sample, whose model is tiny.
-  TRAIN_FLAGS=${TRAIN_FLAGS:-"--learning_rate 4e-4 --warmup_steps 20 --num_train_epochs 8"}
+  TRAIN_FLAGS=${TRAIN_FLAGS:-"--learning_rate 3e-4 --warmup_steps 60 --num_train_epochs 8"}
 fi
 
 edit() {  # KEY=VALUE

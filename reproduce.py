@@ -11,16 +11,20 @@ Flags that are not listed below, such as --bf16, go to run_glue.py, run_pretrain
 run_parity.py, whichever the experiment runs.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+
 import shlex
 import tomllib
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from elbert_base.errors import UserError
-from elbert_base.files import read_json
+from modeling.errors import UserError
+from modeling.files import read_json
 from runs.console import markdown_table
 from runs.flags import FlagParser
 from runs.processes import ROOT, call, run_script

@@ -20,14 +20,17 @@ The folder of the trained model knows --model_type, the task, its files, --max_s
 # The flags are read here. `training/fine_tune.py` trains, by the loop in `training/trainer.py`;
 # `evaluation/evaluate.py` evaluates and predicts.
 
-import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
-from elbert_base.errors import UserError
-from elbert_base.keys import keys_of
-from elbert_base.runtime import launched_processes
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+
+import os
+from dataclasses import replace
+
+from modeling.errors import UserError
+from modeling.keys import keys_of
+from modeling.runtime import launched_processes
 from runs.files import check_place
 from runs.flags import expand_config_file, is_on
 from runs.processes import run_script
@@ -60,6 +63,8 @@ def read_settings() -> GlueSettings:
         raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
     if evaluation.eval_all_checkpoints:
         check_all_checkpoints(evaluation)
+    if evaluation.group_column and evaluation.skip_full_depth:
+        raise UserError("--group_column compares with full depth: leave out --skip_full_depth")
     if search and launched_processes() > 1:
         raise UserError("--hp_search starts its own processes: run it without torchrun")
     if evaluation.statistics_dir:

@@ -9,7 +9,10 @@ With --extrapolate it trains on vectors with at most three quarters of their ele
 tested on fuller ones. Progress goes to TensorBoard, final results to results.json.
 """
 
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
 
 from runs.files import check_place
 from runs.flags import as_dict, parse
@@ -27,7 +30,7 @@ def main() -> None:
     import torch
     from torch.utils.tensorboard import SummaryWriter
 
-    from elbert import ParityPonderGRU
+    from modeling import ParityPonderGRU
     from training.parity import evaluate_parity, mean_score, train_parity
 
     torch.manual_seed(settings.seed)

@@ -24,7 +24,12 @@ The defaults are the published schedule (ALBERT, Lan et al. 2020; Simoulin and C
 --gradient_accumulation_steps.
 """
 
-from elbert_base.errors import UserError
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+
+from modeling.errors import UserError
 from runs.flags import parse
 from runs.processes import run_script
 from runs.settings import fetch_models

@@ -15,7 +15,12 @@ little; only the mode elbert can start from such a layer.
 On several GPUs: `torchrun --nproc_per_node 8 share_layers.py …` with the same flags.
 """
 
-from elbert_base.errors import UserError
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
+
+from modeling.errors import UserError
 from runs.flags import parse
 from runs.processes import run_script
 from runs.settings import fetch_models

@@ -22,6 +22,9 @@ first layer whose answer is right. With further flags:
 """
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
 
 from exit_lab.settings import SweepRequest
 from runs.processes import run_script

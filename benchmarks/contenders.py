@@ -1,27 +1,39 @@
-"""HF's ALBERT and ours with forced exits, which speed.py compares; their texts and their runs."""
+"""HF's models and ours with forced exits, which speed.py compares; their texts and their runs."""
 
 import itertools
+import json
 import random
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from transformers import AlbertConfig, AlbertForSequenceClassification
+from transformers import (
+    AlbertConfig,
+    AlbertForSequenceClassification,
+    AutoModelForSequenceClassification,
+    BertConfig,
+    BertForSequenceClassification,
+)
 
-from elbert import ElbertConfig, ElbertForSequenceClassification
-from elbert.cpu_packing import cast_layers, is_emulated, packed_copy
-from elbert.depth import ExampleState, ExitDecision, Inputs, layer_states
-from elbert.depth_batching import DepthBatcher
-from elbert.rules import AnyRule
-from elbert_base.runtime import keep_freed_memory
+from modeling import ElbertConfig, ElbertForSequenceClassification, load_model, load_pretrained
+from modeling.captures import rounded_length
+from modeling.cpu_packing import cast_layers, is_emulated, packed_copy
+from modeling.depth import ExampleState, ExitDecision, Inputs, layer_states
+from modeling.depth_batching import DepthBatcher
+from modeling.graphs import inference_copy
+from modeling.hf_layers.configs import as_elbert
+from modeling.rules import AnyRule
+from modeling.runtime import keep_freed_memory
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 HAS_BF16 = not is_emulated(torch.bfloat16, DEVICE)
 HALF_TYPES = {"bf16": torch.bfloat16} if HAS_BF16 else {}  # in which models are timed, by name
 if DEVICE.type == "cuda":
     HALF_TYPES["fp16"] = torch.float16
+MOST_COMPILED_SHAPES = 64  # of HF's model, in a process
 MOST_SPREAD = 0.25  # of a contender's rounds; see `spread`
 BASE = {
     "hidden_size": 768,
@@ -29,6 +41,40 @@ BASE = {
     "intermediate_size": 3072,
     "num_hidden_layers": 12,
     "hidden_act": "gelu_new",
+}
+# Sizes of models with random weights; those of BERTs have layers of their own.
+ALBERTS = {
+    "ALBERT-base": BASE,
+    "ALBERT-large": {
+        **BASE,
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+    },
+    "ALBERT-xlarge": {
+        **BASE,
+        "hidden_size": 2048,
+        "num_attention_heads": 16,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 24,
+    },
+}
+BERTS = {
+    "MiniLM": {
+        "hidden_size": 384,
+        "num_attention_heads": 12,
+        "intermediate_size": 1536,
+        "num_hidden_layers": 6,
+        "hidden_act": "gelu",
+    },
+    "BERT-large": {
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 24,
+        "hidden_act": "gelu",
+    },
 }
 PROCESSOR_FLAGS = (
     "avx2",
@@ -52,6 +98,8 @@ LENGTHS = {
         "128 128 128 128 128 128 128 128"
     ),
 }
+# The rule is computed, and fires nowhere before the last layer.
+NEVER = {"exit_thres": 0.0, "cnt_thres": BASE["num_hidden_layers"]}
 # Exit layers whose mean over 12 layers is the cost, spread as a trained model's are.
 FORCED = {
     1.0: [12],
@@ -60,7 +108,7 @@ FORCED = {
     0.25: [4, 2, 5, 1, 3, 3],
 }
 # The rule is computed, and fires nowhere before the last layer.
-NEVER = {"exit_thres": 0.0, "cnt_thres": BASE["num_hidden_layers"]}
+NEVER_EARLY = {"thres_name": "entropy", "exit_thres": 0.0}
 
 
 class ForcedExitsConfig(ElbertConfig):
@@ -98,16 +146,60 @@ def processor_flags() -> str:
     return " ".join(flag for flag in PROCESSOR_FLAGS if capabilities.get(flag))
 
 
-def hf_model(dtype: torch.dtype = torch.float32) -> nn.Module:
-    return AlbertForSequenceClassification(AlbertConfig(**BASE)).eval().to(DEVICE, dtype)
+def hf_model(
+    dtype: torch.dtype = torch.float32, name: str = "ALBERT-base", attention: str = "sdpa"
+) -> nn.Module:
+    if name in ALBERTS:
+        config = AlbertConfig(**ALBERTS[name], attn_implementation=attention)
+        model: nn.Module = AlbertForSequenceClassification(config)
+    else:
+        config = BertConfig(**BERTS[name], attn_implementation=attention)
+        model = BertForSequenceClassification(config)
+    return model.eval().to(DEVICE, dtype)
 
 
-def our_model(dtype: torch.dtype = torch.float32) -> ForcedExits:
-    """Make our model with its weights packed, as evaluation packs them for a whole data set."""
+def compiled_hf_model(dtype: torch.dtype, name: str) -> Any:
+    # By default, all shapes after the eighth would run without the compiler, and without a word.
+    torch._dynamo.reset()
+    torch._dynamo.config.recompile_limit = MOST_COMPILED_SHAPES
+    return torch.compile(hf_model(dtype, name), mode="reduce-overhead", dynamic=False)
+
+
+def our_model(
+    dtype: torch.dtype = torch.float32, name: str = "ALBERT-base", compile: bool = False
+) -> ForcedExits:
+    """Make our model for inference, as evaluation does for a whole data set."""
     keep_freed_memory()
-    model = ForcedExits(ForcedExitsConfig(**BASE, **NEVER)).eval().to(DEVICE)
+    sizes = ALBERTS.get(name) or BERTS[name]
+    layers = sizes["num_hidden_layers"]
+    own: dict[str, Any] = {}
+    if name in BERTS:
+        own = {"num_hidden_groups": layers, "embedding_size": sizes["hidden_size"]}
+    config = ForcedExitsConfig(**{**sizes, **own, **NEVER, "cnt_thres": layers})
+    model = ForcedExits(config).eval().to(DEVICE)
     cast_layers(model, dtype)
-    return packed_copy(model)
+    return inference_copy(model, compile)
+
+
+def hf_encoder(folder: Path) -> nn.Module:
+    """Load a BERT in a folder by transformers, with a new classifier."""
+    return AutoModelForSequenceClassification.from_pretrained(folder).eval().to(DEVICE)
+
+
+def our_encoder(folder: Path) -> nn.Module:
+    """Load it with exits that never fire, by this library's own layers, with packed weights."""
+    keep_freed_memory()
+    model, _ = load_pretrained(folder, **NEVER_EARLY)
+    return packed_copy(model.eval().to(DEVICE))
+
+
+def general_encoder(folder: Path) -> nn.Module:
+    """Load it with exits that never fire, by transformers' own layers, one at a time."""
+    keep_freed_memory()
+    values = as_elbert(json.loads((folder / "config.json").read_text("utf-8")))
+    config = ElbertConfig(**values, **NEVER_EARLY)
+    model, _ = load_model(ElbertForSequenceClassification, folder, config)
+    return model.eval().to(DEVICE)
 
 
 def ids_of(lengths: Sequence[int]) -> list[list[int]]:
@@ -131,10 +223,19 @@ def padded(texts: list[list[int]], width: int | None = None) -> dict[str, torch.
 
 
 @torch.inference_mode()
-def run_hf(batch: int, width: int | None, model, texts: list[list[int]]) -> None:
-    """Run HF's model over the texts, `batch` at a time, padded to `width` or to the longest."""
+def run_hf(
+    batch: int, width: int | None, model, texts: list[list[int]], is_rounded: bool = False
+) -> None:
+    """Run HF's model over the texts, `batch` at a time, padded to `width` or to the longest.
+
+    is_rounded: whether to the next of the lengths that our graphs have.
+    """
     for start in range(0, len(texts), batch):
-        model(**padded(texts[start : start + batch], width)).logits.argmax(-1).tolist()
+        some = texts[start : start + batch]
+        columns = width or max(map(len, some))
+        if is_rounded:
+            columns = rounded_length(columns, model.config.max_position_embeddings)
+        model(**padded(some, columns)).logits.argmax(-1).tolist()
 
 
 @torch.inference_mode()
@@ -149,11 +250,14 @@ def run_layers(model: ForcedExits, texts: list[list[int]]) -> None:
 @torch.inference_mode()
 def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]) -> None:
     """Run early exit over the texts: one by one, or in `batch` slots."""
-    targets = itertools.cycle(FORCED[cost])
+    layers = model.config.num_hidden_layers
+    targets = itertools.cycle(max(1, layer * layers // 12) for layer in FORCED[cost])
     if batch == 1:
         for text, target in zip(texts, targets, strict=False):
-            ids, layer = torch.tensor([text], device=DEVICE), torch.tensor([target], device=DEVICE)
-            model.exit_early(ids, target=layer).logits.argmax(-1).tolist()
+            ids = torch.tensor([text], device=DEVICE)
+            types, layer = torch.zeros_like(ids), torch.tensor([target], device=DEVICE)
+            out = model.exit_early(ids, token_type_ids=types, target=layer)
+            out.logits.argmax(-1).tolist()
         return
     batcher = DepthBatcher(model, slots=batch)
     batcher.submit((text, [0] * len(text), next(targets)) for text in texts)

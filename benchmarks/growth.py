@@ -53,8 +53,8 @@ VARIED = {
 def make_model(sizes: Sizes):
     import torch
 
-    from elbert import ElbertConfig, ElbertForSequenceClassification
-    from elbert_base.runtime import keep_freed_memory
+    from modeling import ElbertConfig, ElbertForSequenceClassification
+    from modeling.runtime import keep_freed_memory
 
     keep_freed_memory()
     torch.manual_seed(0)
@@ -90,7 +90,7 @@ def evaluate(sizes: Sizes) -> Callable[[], object]:
     """Prepare the answers to a batch, with all exit checks."""
     import torch
 
-    from elbert import packed_copy
+    from modeling import packed_copy
 
     model = packed_copy(make_model(sizes).eval())
     ids = torch.randint(5, 30000, (sizes.batch, sizes.length))
@@ -107,11 +107,10 @@ def sweep(sizes: Sizes) -> Callable[[], object]:
     import numpy as np
     import torch
 
-    from answers.sweep import Recording, make_grids
-    from answers.sweep import sweep as sweep_recording
-    from elbert import ElbertConfig
+    from evaluation.sweep import Recording, make_grids, sweep as sweep_recording
     from exit_lab.stopping import fit_stopping
     from glue.tasks import get_task
+    from modeling import ElbertConfig
 
     torch.manual_seed(0)
     config = ElbertConfig(num_hidden_layers=sizes.depth, num_labels=sizes.classes)

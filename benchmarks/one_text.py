@@ -1,17 +1,17 @@
-"""Milliseconds of one text at a time: a model with exits beside ordinary models of fewer layers.
+"""Milliseconds of one text at a time: a model with exits beside fixed-depth models of fewer layers.
 
     OMP_NUM_THREADS=2 python benchmarks/one_text.py --model_dir out/film_reviews/model \\
       --encoder sentence-transformers/all-MiniLM-L6-v2 --table new.csv \\
       --csv docs/milliseconds.csv --chart docs/milliseconds.png
 
-An ordinary model of k layers is timed as the model's own first k layers and one classifier, without
-any exit check: with other weights it would take as long. Its int8 file is made by ONNX Runtime's
-own tool. The exits run at the price of computation whose mean share of layers, on all rows of the
-table in float32, is nearest to each of --costs; the accuracy there is printed as well. Hugging
-Face's model has all layers of --encoder and a random head; its threads wait as they do by default,
-and in a row of its own as ours do. All contenders take the same texts as token ids, one at a time,
-in turn, round after round, each in a process of its own. A text's time is its median over the
-rounds; mean and 95th percentile are over texts. Needs requirements-bench.txt.
+A fixed-depth model of k layers is timed as the model's own first k layers and one classifier,
+without any exit check: with other weights it would take as long. Its int8 file is made by ONNX
+Runtime's own tool. The exits run at the price of computation whose mean share of layers, on all
+rows of the table in float32, is nearest to each of --costs; the accuracy there is printed as well.
+Hugging Face's model has all layers of --encoder and a random head; its threads wait as they do by
+default, and in a row of its own as ours do. All contenders take the same texts as token ids, one at
+a time, in turn, round after round, each in a process of its own. A text's time is its median over
+the rounds; mean and 95th percentile are over texts. Needs requirements/bench.txt.
 """
 
 import itertools
@@ -36,13 +36,14 @@ import torch
 
 from benchmarks.contenders import HAS_BF16, MOST_SPREAD, processor_flags, spread
 from benchmarks.runtimes import in_onnxruntime, write_plain
-from elbert import Classifier, ElbertForSequenceClassification, load_pretrained
-from elbert.cpu_packing import cast_layers, packed_copy
-from elbert.depth import layer_states
+from elbert import Classifier
 from elbert.onnx_file import open_session
-from elbert_base.errors import UserError
-from elbert_base.runtime import environment, keep_freed_memory
 from glue.tables import as_csv, read_records
+from modeling import ElbertForSequenceClassification, load_pretrained
+from modeling.cpu_packing import cast_layers, packed_copy
+from modeling.depth import layer_states
+from modeling.errors import UserError
+from modeling.runtime import environment, keep_freed_memory
 from runs.console import markdown_table
 from runs.flags import FlagParser
 from runs.processes import run_script
@@ -195,7 +196,7 @@ def contenders_of(args: Any, prices: Mapping[float, float], files: Path) -> list
             make = partial(first_layers, folder, form, layers)
             if is_file:
                 make = partial(in_file, files / f"plain-{layers}-{form}.onnx", True, {})
-            rows.append(Contender(f"ordinary, {layers} layers", form, make))
+            rows.append(Contender(f"fixed depth, {layers} layers", form, make))
         for cost, price in prices.items():
             make = partial(with_exits, folder, form, price)
             if is_file:
@@ -209,8 +210,8 @@ def write_files(folder: Path, layers: Sequence[int], files: Path) -> None:
     """Write ONNX files: plain ones of the first layers, and the model with its exits in float32."""
     import onnx_ir
 
-    from elbert.export.graph import to_onnx
-    from elbert.export.loops import DepthLoop
+    from modeling.export.graph import to_onnx
+    from modeling.export.loops import DepthLoop
 
     model, _ = load_pretrained(folder)
     for count in layers:
@@ -293,7 +294,7 @@ def summary(cells: Cells) -> str:
 
 def draw(cells: Cells, path: Path) -> None:
     """Draw PyTorch's and the ONNX files' means as bars, with their ranges, and the p95 as dots."""
-    from answers.figures import COLOURS, INK, Figure, save_figure, styled
+    from evaluation.figures import COLOURS, INK, Figure, save_figure, styled
 
     cells = {name: by_form for name, by_form in cells.items() if name != HUGGING_FACE_TUNED}
 
@@ -343,7 +344,7 @@ def main() -> None:
     add("--text_column_name", default="text", help="its column with the texts")
     add("--label_column_name", default="truth", help="its column with the labels")
     add("--texts", type=int, default=200, help="use so many of the texts, evenly spaced")
-    add("--layers", type=int, nargs="+", default=[6, 4, 3], help="depths of ordinary models")
+    add("--layers", type=int, nargs="+", default=[6, 4, 3], help="depths of fixed-depth models")
     add("--costs", type=float, nargs="+", default=[1, 0.5, 0.4], help="costs of exits")
     add("--int8_file", default="classifier-int8.onnx", help="int8 ONNX file in the folder")
     add("--forms", nargs="+", choices=list(FORMS), default=list(FORMS), help="columns")

@@ -1,6 +1,6 @@
 """ONNX Runtime and OpenVINO, which a user on CPUs would pick instead, and our ONNX file there.
 
-Needs requirements-bench.txt. All have as many threads as torch has. Each runtime's own tool makes
+Needs requirements/bench.txt. All have as many threads as torch has. Each runtime's own tool makes
 an int8 graph of the plain model: ONNX Runtime's quantize_dynamic and OpenVINO's NNCF.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from benchmarks.contenders import BASE, FORCED, NEVER, ForcedExits, padded
-from elbert import ElbertConfig
-from elbert.albert import attention_mask_of
-from elbert.depth import layer_states
-from elbert.export.loops import DepthLoop, ExportLoop
 from elbert.onnx_file import open_session
+from modeling import ElbertConfig
+from modeling.depth import layer_states
+from modeling.encoder import attention_mask_of
+from modeling.export.loops import DepthLoop, ExportLoop
 
 Feed = dict[str, np.ndarray]
 Run = Callable[[Sequence[str], Feed], Sequence[np.ndarray]]  # of a session
@@ -46,7 +46,7 @@ def write_plain(model, layers: int, path: Path, int8_path: Path) -> None:
     import onnx_ir
     from onnxruntime.quantization import quantize_dynamic
 
-    from elbert.export.graph import to_onnx
+    from modeling.export.graph import to_onnx
 
     graph = PlainGraph(model)
     graph.layers = layers
@@ -62,8 +62,8 @@ def write_files(folder: Path, base: Mapping = BASE) -> None:
     import onnx_ir
     import openvino
 
-    from elbert.export.graph import to_onnx
-    from elbert.export.quantise import to_int8
+    from modeling.export.graph import to_onnx
+    from modeling.export.quantise import to_int8
 
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     torch.manual_seed(0)

@@ -6,8 +6,8 @@
 Each client sends one text of --texts (a text a line), waits for the answer, and sends the next. The
 plain server calls HF's pipeline in FastAPI's threads, on --encoder, an encoder as deep and without
 exits; its classifier is new, for speed alone. Ours answers with the model and with its ONNX file.
-Servers and clients share the processors; the servers take turns. Needs requirements-serve.txt and
-requirements-onnx.txt.
+Servers and clients share the processors; the servers take turns. Needs requirements/serve.txt and
+requirements/onnx.txt.
 """
 
 import itertools
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from benchmarks.contenders import processor_flags
-from elbert_base.runtime import environment
+from modeling.runtime import environment
 from runs.console import markdown_table
 from runs.flags import FlagParser
 from runs.processes import ROOT, run_script

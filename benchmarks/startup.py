@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from benchmarks.contenders import processor_flags
-from elbert_base.runtime import environment
+from modeling.runtime import environment
 from runs.console import markdown_table
 from runs.flags import FlagParser
 from runs.processes import ROOT, run_script

@@ -22,8 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import torch
 
 from benchmarks.contenders import processor_flags
-from elbert_base.runtime import environment
 from glue.tables import as_csv, read_records
+from modeling.runtime import environment
 from runs.console import markdown_table
 from runs.files import write_text
 from runs.flags import FlagParser

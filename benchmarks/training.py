@@ -24,12 +24,12 @@ import transformers
 from transformers import AutoModelForSequenceClassification, TrainingArguments
 
 from benchmarks.contenders import DEVICE, HAS_BF16
-from elbert import ElbertConfig
-from elbert.loading.tokenizers import load_tokenizer
-from elbert_base.runtime import environment
 from glue.features import collate, encode, epoch_batches
 from glue.splits import Split
 from glue.tasks import get_task
+from modeling import ElbertConfig
+from modeling.loading.tokenizers import load_tokenizer
+from modeling.runtime import environment
 from runs.console import markdown_table
 from runs.flags import FlagParser
 from runs.processes import call, run_script

@@ -14,21 +14,27 @@ from torch import Tensor
 from transformers import TextClassificationPipeline
 from transformers.utils import ModelOutput
 
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import warn_of_other_weights
-from elbert_base.files import local_folder, model_hashes, weights_hash
-from elbert_base.runtime import keep_to_quota, noticing_contention
+from modeling.configuration import AdaptiveConfig, EarlyExitConfig, ElbertConfig, config_class_of
+from modeling.cpu_packing import DTYPES, cast_layers, dtype_of
+from modeling.depth import EarlyExitModel
+from modeling.depth_batching import DepthBatcher
+from modeling.errors import UserError
+from modeling.exit_settings import warn_of_exit_file
+from modeling.files import local_folder, model_hashes, weights_hash
+from modeling.graphs import inference_copy
+from modeling.loading.configs import label_names, load_config, mode_in
+from modeling.loading.tokenizers import (
+    UnknownTokens,
+    check_vocab_size,
+    encode_texts,
+    load_tokenizer,
+)
+from modeling.loading.weights import load_trained_model
+from modeling.rules import exit_scores
+from modeling.runtime import keep_to_quota, noticing_contention
 
-from .configuration import AdaptiveConfig, EarlyExitConfig, ElbertConfig, config_class_of
-from .cpu_packing import DTYPES, cast_layers, dtype_of, packed_copy
-from .depth import EarlyExitModel
-from .depth_batching import DepthBatcher
-from .loading.configs import label_names, load_config, mode_in
-from .loading.tokenizers import UnknownTokens, check_vocab_size, encode_texts, load_tokenizer
-from .loading.weights import load_trained_model
 from .long_texts import combine, split_into_windows
 from .onnx_file import OnnxFile, find_onnx_file
-from .rules import exit_scores
 
 Text = str | tuple[str, str]  # a text, or a pair of texts
 Answer = dict[str, Any]  # of one text; see `Classifier.__call__`
@@ -56,7 +62,12 @@ class Classifier:
 
     A classifier is for inference alone. On a CPU the model's weights are packed (`packed_copy`), so
     training them, changing their type or moving them to another device raises an error. Load the
-    model by `load_model` for that, save it, and make another classifier.
+    model by `load_model` for that, save it, and make another classifier. On a GPU its layers are
+    replayed as CUDA graphs (`graphed_copy`): the first texts of a length take longer.
+
+    It computes in its own `dtype`, also where the caller has switched on torch.autocast. (A model
+    that `load_model` returns follows torch.autocast, as every module of torch does.) Making one
+    draws no random numbers, so that the caller's seeds give what they gave before.
 
     It may be called from several threads. In a forked process it computes with one thread. A
     pickled classifier holds its arguments, with absolute paths, and its exit keys; unpickling it
@@ -79,6 +90,8 @@ class Classifier:
         stop_score: with windows, the score from which one window is enough: the answer is that of
             the first window that reaches it, and the windows behind are not run. Default: all
             windows are run.
+        compile: on a GPU, whether torch.compile makes the layer pass: it takes seconds for every
+            shape of a batch, and answers are faster.
         onnx: ONNX file, float32 or int8, that export_onnx.py made of this model: its path, or its
             name in the folder. The folder then needs no weights.
 
@@ -96,10 +109,13 @@ class Classifier:
         onnx: str | Path | None = None,
         long_texts: str = "cut",
         stop_score: float | None = None,
+        compile: bool = False,
     ) -> None:
         # Absolute, since a copy may be made elsewhere.
-        self.source = os.path.abspath(source) if os.path.exists(source) else source
+        path = os.path.expanduser(source)
+        self.source = os.path.abspath(path) if os.path.exists(path) else source
         self.dtype = dtype
+        self.compile = compile
         self.device = usable_device(device)
         self.onnx: str | None = None  # the path of the file, where one answers
         if dtype not in (*DTYPES, "auto"):
@@ -118,11 +134,11 @@ class Classifier:
         self.check_windows()
 
     def load_model(self, folder: Path) -> Any:
-        """Load the model in `folder`, packed, cast and on its device."""
+        """Load the model in `folder`, cast and on its device; packed, or with graphs."""
         model = load_trained_model(folder).requires_grad_(False).to(self.device)
-        warn_of_other_weights(folder, partial(weights_hash, folder))
+        warn_of_exit_file(folder, partial(weights_hash, folder))
         cast_layers(model, dtype_of(self.dtype, self.device))
-        return packed_copy(model)
+        return inference_copy(model, self.compile)
 
     def open_file(self, folder: Path, onnx: str | Path) -> OnnxFile:
         """Open an ONNX file in place of the model in `folder`."""
@@ -170,6 +186,7 @@ class Classifier:
                 "onnx": self.onnx,
                 "long_texts": self.long_texts,
                 "stop_score": self.stop_score,
+                "compile": self.compile,
             },
             "exit_keys": self.config.exit_keys(),
         }
@@ -253,7 +270,8 @@ class Classifier:
             # A fork has none of its parent's threads, and OpenMP would wait for them for ever.
             torch.set_num_threads(1)
             self.process = os.getpid()
-        with torch.inference_mode(), noticing_contention(self.device):
+        autocast_off = torch.autocast(self.device.type, enabled=False)
+        with torch.inference_mode(), autocast_off, noticing_contention(self.device):
             if self.long_texts == "windows":
                 return self.classify_windows(texts, batch_size, top_k)
             outputs = self.run(self.encode(texts), batch_size)
@@ -429,6 +447,10 @@ def usable_device(device: str | torch.device) -> torch.device:
         raise UserError(
             f"device = {device}: torch finds no CUDA here; device='auto' then uses the CPU"
         )
+    count = torch.cuda.device_count() if named.type == "cuda" else 0
+    if named.index is not None and named.type == "cuda" and named.index >= count:
+        there = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+        raise UserError(f"device = {device}: there is no such GPU here; allowed is {there}")
     return named
 
 

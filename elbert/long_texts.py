@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from .loading.tokenizers import TextTokens, framed, plain_backend, text_frame
+from modeling.loading.tokenizers import TextTokens, framed, plain_backend, text_frame
 
 OVERLAP = 0.25  # share of a window's tokens that the next one repeats
 

@@ -4,9 +4,8 @@ from collections import Counter
 
 from transformers import PreTrainedModel
 
-from elbert_base.errors import UserError
-
-from .configuration import AdaptiveConfig
+from modeling.configuration import AdaptiveConfig, EarlyExitConfig
+from modeling.errors import UserError
 
 PARTS = ("embeddings", "layers", "exits and heads")
 
@@ -42,7 +41,8 @@ def summary(model: PreTrainedModel, length: int = 128) -> str:
     lines += [f"  {part}: {counts[part]:,}" for part in PARTS]
     full_depth = config.full_depth_flops(length)
     lines.append(f"a text of {length} tokens: {full_depth / 1e9:.3f} GFLOPs without exits")
-    for layer in range(1, layers + 1):
+    exits = config.exits if isinstance(config, EarlyExitConfig) else range(1, layers + 1)
+    for layer in exits:
         flops = config.early_exit_flops(length, layer)
         lines.append(f"  after layer {layer}: {flops / 1e9:.3f} GFLOPs, {flops / full_depth:.1%}")
     return "\n".join(lines)
@@ -53,6 +53,6 @@ def part_of(name: str) -> str:
     modules = name.split(".")
     if "embeddings" in modules or "embedding_hidden_mapping_in" in modules:
         return "embeddings"
-    if "albert_layer_groups" in modules or "albert_layer" in modules:
+    if not {"albert_layer_groups", "albert_layer", "model"}.isdisjoint(modules[:-1]):
         return "layers"
     return "exits and heads"

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from elbert_base.errors import UserError
-
-from .configuration import AdaptiveConfig, EarlyExitConfig
-from .loading.configs import label_names
+from modeling.configuration import AdaptiveConfig, EarlyExitConfig
+from modeling.errors import UserError
+from modeling.files import check_file
+from modeling.loading.configs import label_names
 
 Result = TypeVar("Result")
 
@@ -277,9 +277,10 @@ def with_user_errors(path: str | Path, action: Callable[[], Result]) -> Result:
 def find_onnx_file(folder: str | Path, name: str | Path) -> Path:
     """Return the path of an ONNX file that stands here, or else in its model's folder.
 
-    Raises UserError where it stands in neither.
+    Raises UserError where it stands in neither, or is not all there.
     """
-    for path in (Path(name), Path(folder) / name):
+    for path in (Path(os.path.expanduser(name)), Path(folder) / name):
+        check_file(path)
         if path.is_file():
             return path
     raise UserError(f"onnx = {name}: no such file, neither here nor in {folder}")
@@ -294,15 +295,19 @@ def open_session(path: str, **options: Any) -> Any:
     try:
         import onnxruntime
     except ImportError as error:
-        raise UserError("an ONNX file needs: pip install -r requirements-onnx.txt") from error
+        raise UserError("an ONNX file needs: pip install -r requirements/onnx.txt") from error
+    check_file(path)
     if not os.path.isfile(path):
         raise UserError(f"{path}: no such file, or no regular one")
     settings = onnxruntime.SessionOptions()
     settings.intra_op_num_threads = torch.get_num_threads()
     settings.log_severity_level = 3  # below that it warns of every input that has a default
-    return with_user_errors(
-        path,
-        lambda: onnxruntime.InferenceSession(
-            path, settings, providers=["CPUExecutionProvider"], **options
-        ),
-    )
+    try:
+        return with_user_errors(
+            path,
+            lambda: onnxruntime.InferenceSession(
+                path, settings, providers=["CPUExecutionProvider"], **options
+            ),
+        )
+    except UserError as error:
+        raise UserError(f"{error}; fetch the file again if it was cut") from error

@@ -5,8 +5,8 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from elbert_base.errors import UserError
-from elbert_base.keys import RECIPES, nearest_names
+from modeling.errors import UserError
+from modeling.keys import RECIPES, nearest_names
 
 # Parameters with a learning rate of their own: how their names begin, and the key of the model's
 # configuration that holds the rate. Without a value there, they learn at everybody's rate.

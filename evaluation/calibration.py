@@ -7,16 +7,16 @@ from typing import cast
 
 import numpy as np
 
-from answers.scorer import trained_columns
-from elbert.albert import AlbertPreTrainedModel
-from elbert.configuration import AdaptiveConfig
-from elbert.loading.configs import trained_labels
-from elbert.loading.tokenizers import check_vocab_size, load_tokenizer
-from elbert_base.errors import UserError
-from glue.custom import custom_task
+from evaluation.scorer import trained_columns
+from glue.custom import custom_task, join_column_names
 from glue.features import collate, encode
 from glue.splits import Split
 from glue.tasks import TWO_SENTENCES
+from modeling.configuration import AdaptiveConfig
+from modeling.encoder import AlbertPreTrainedModel
+from modeling.errors import UserError
+from modeling.loading.configs import trained_labels
+from modeling.loading.tokenizers import check_vocab_size, load_tokenizer
 from runs.job import named_task
 from runs.provenance import training_flags
 from runs.settings import DataSettings
@@ -50,7 +50,8 @@ def find_texts(directory: Path, file: Path | None) -> CalibrationTexts:
         task = custom_task(
             {"test": file},
             labels=trained_labels(directory),
-            text_columns=None if columns == TWO_SENTENCES else ",".join(columns),
+            text_columns=None if columns == TWO_SENTENCES else join_column_names(columns),
+            label_column="",
         )
         split = Split(task, "", "test")
         max_length = load_tokenizer(directory).model_max_length

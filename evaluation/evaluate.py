@@ -7,17 +7,17 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from answers.predict import is_main, run_all
-from answers.prediction_files import write_predictions
-from elbert.cpu_packing import EMULATED, dtype_of, is_emulated
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import KeyValues
-from elbert_base.files import read_json
+from evaluation.modes import MODES, trained_mode
+from evaluation.modes.base import Mode
+from evaluation.predict import is_main, run_all
+from evaluation.prediction_files import write_predictions
 from glue.splits import Split
 from glue.tables import as_csv
 from glue.tasks import Task, describe_task, evaluation_tasks, prediction_tasks
-from modes import MODES, trained_mode
-from modes.base import Mode
+from modeling.cpu_packing import EMULATED, dtype_of, is_emulated
+from modeling.errors import UserError
+from modeling.exit_settings import KeyValues
+from modeling.files import read_json
 from runs.console import log_facts, markdown_table
 from runs.flags import as_dict
 from runs.folder import RunFolder
@@ -36,6 +36,10 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
     statistics_dir = Path(evaluation.statistics_dir) if evaluation.statistics_dir else None
     for part, suffix in evaluation_tasks(task):
         split = Split(part, settings.data.folder, "dev")
+        groups = None
+        if evaluation.group_column:
+            mode.check_has_rules()
+            groups = split.cells(evaluation.group_column, settings.data.max_eval_samples)
         job = open_evaluation(settings, accelerator, mode, task, split)
         facts = {
             "Task": describe_task(part),
@@ -52,6 +56,7 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
             dtype=evaluation.dtype,
             full_depth=not evaluation.skip_full_depth,
             statistics_dir=statistics_dir,
+            groups=groups,
         )
         if is_main():
             job.check_unchanged()
@@ -149,7 +154,7 @@ def open_evaluation(
         batch_size=evaluation.per_gpu_eval_batch_size,
     )
     warn_of_unread_keys(job, keys)
-    return job
+    return replace(job, compile=settings.training.torch_compile)
 
 
 def warn_of_type(name: str, device: torch.device, is_file: bool) -> None:
@@ -159,7 +164,9 @@ def warn_of_type(name: str, device: torch.device, is_file: bool) -> None:
         logger.warning("--dtype %s: %s", name, EMULATED)
     has_bf16 = dtype_of("auto", device) != torch.float32
     if dtype == torch.float32 and has_bf16 and device.type == "cpu" and not is_file:
-        logger.info("fp32; --dtype auto would be bf16 here, which is faster")
+        logger.info(
+            "Running in fp32. --dtype auto would use bf16, which is faster on this processor"
+        )
 
 
 def warn_of_unread_keys(job: Job, keys: KeyValues) -> None:

@@ -10,7 +10,7 @@ reads, and some texts with their labels. --pieces_of
 makes a WordPiece model smaller: it keeps the pieces that a file uses, and all parts of words. How
 to serve the page: docs/onnx.md.
 
-Needs requirements-onnx.txt.
+Needs requirements/onnx.txt.
 """
 
 import argparse
@@ -26,19 +26,19 @@ from typing import Any
 import torch
 from transformers import BertTokenizer
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from elbert import UserError
-from elbert.loading.tokenizers import load_tokenizer
+from evaluation.modes import trained_mode
 from glue.splits import read_examples
 from glue.tasks import get_task
-from modes import trained_mode
+from modeling.loading.tokenizers import load_tokenizer
 from runs.files import write_text
 from runs.flags import FlagParser
 from runs.job import load_finished
 from runs.processes import call, run_script
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("config.json", "tokenizer.json", "tokenizer_config.json")
 ENTROPY_RULES = ("entropy", "bias_1", "bias_2", "bias_3")  # exit_thres is one of entropy
 

@@ -10,11 +10,11 @@ with (MNLI-from-SICK as MNLI). The sentences are the training sets', with --spli
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from elbert_base.errors import UserError
 from glue.splits import read_examples
 from glue.tasks import TASKS
+from modeling.errors import UserError
 from runs.files import write_text
 from runs.flags import FlagParser
 from runs.processes import run_script

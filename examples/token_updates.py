@@ -9,10 +9,10 @@ Prints each piece with its updates; --output writes them as JSON, by the piece's
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # the project's scripts
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the project's scripts
 
-from elbert_base.errors import UserError
-from elbert_base.files import local_folder
+from modeling.errors import UserError
+from modeling.files import local_folder
 from runs.files import write_json
 from runs.flags import FlagParser
 from runs.processes import run_script

@@ -19,11 +19,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
-from answers.exit_metrics import at_exit
-from answers.sweep import Sweep
-from elbert_base.errors import UserError
-from elbert_base.keys import Key
+from evaluation.exit_metrics import at_exit
+from evaluation.sweep import Sweep
 from exit_lab.goals import Goal, MaxCost, MaxLatency, MaxRisk
+from modeling.errors import UserError
+from modeling.keys import Key
 
 TOLERANCE = 1e-9  # of comparisons between sums that are equal on paper
 
@@ -57,6 +57,7 @@ class Choice:
     setting: int | None  # its number in the sweep; None where no setting qualifies
     reason: str  # how it was chosen, for a message
     max_drop: float | None = None  # the largest loss that was asked for, in units of the metric
+    risk: MaxRisk | None = None  # what is guaranteed, if anything
 
 
 def choose(swept: Sweep, goal: Goal, rules: Sequence[str], rows: np.ndarray) -> Choice:
@@ -222,15 +223,18 @@ def control_risk(swept: Sweep, rules: Sequence[str], rows: np.ndarray, goal: Max
         tested += len(path)
         passed += path[:count].tolist()
     paths = "path" if len(rules) == 1 else "paths"
-    reason = (
-        f"{len(passed)} of {tested} settings along {len(rules)} fixed {paths} "
-        f"({', '.join(rules)}) have a risk ≤ {goal.risk:g}, together with probability "
-        f"≥ {1 - goal.delta:g}, by {examples} calibration examples"
+    test = (
+        f"the test of risk {goal.risk:g} and delta {goal.delta:g} on {examples} calibration "
+        f"examples, of {tested} along {len(rules)} fixed {paths} ({', '.join(rules)})"
     )
     if passed:
         costs = swept.cost(swept.exit_layer, rows)
         has_passed = np.isin(np.arange(len(costs)), passed)
-        return Choice(first_allowed(has_passed, costs, costs, answers_vary(swept, rows)), reason)
+        return Choice(
+            first_allowed(has_passed, costs, costs, answers_vary(swept, rows)),
+            f"cheapest of {len(passed)} settings that pass {test}",
+            risk=goal,
+        )
     # Without a single loss the p-value is (1 − α)^examples.
     needed = math.ceil(math.log(share_of_delta) / math.log1p(-goal.risk))
     if examples < needed:
@@ -240,4 +244,4 @@ def control_risk(swept: Sweep, rules: Sequence[str], rows: np.ndarray, goal: Max
         )
     else:
         advice = "the deepest setting of the grid already fails: start --grid from deeper settings"
-    return Choice(None, f"{reason}; {advice}")
+    return Choice(None, f"no setting passes {test}; {advice}")

@@ -6,17 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from answers.exit_metrics import bootstrap_weights
-from answers.measures import predictions_of
-from answers.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION, Recording, Sweep
-from elbert.configuration import EarlyExitConfig
-from elbert.loading.configs import label_names
-from elbert.rules import scan_answers
-from elbert_base.errors import UserError
+from evaluation.exit_metrics import bootstrap_weights
+from evaluation.guarantee import Guarantee
+from evaluation.measures import predictions_of
+from evaluation.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION, Recording, Sweep
 from exit_lab.choice import TOLERANCE, Parts
 from exit_lab.estimates import Estimate, estimate, widen_shares
 from exit_lab.frontiers import FrontierSet, Point, frontier_set
 from glue.metrics import weighted_metrics
+from modeling.configuration import EarlyExitConfig
+from modeling.errors import UserError
+from modeling.loading.configs import label_names
+from modeling.rules import scan_answers
 from runs.console import markdown_table
 from runs.folder import RunFolder
 from runs.job import Job
@@ -58,12 +59,21 @@ def comparison(swept: Sweep, fronts: FrontierSet) -> str:
         f"chosen on {len(parts.calibration)} examples, reported on the other {len(parts.report)} "
         "[95% interval, drawing examples] at its cost there.\n"
         f"\n{table_of_points(limits, points, metric_text)}\n"
-        f"\nLess the {RANDOM_MIXTURE} at the same cost, in points (paired; bold: the interval "
+        f"\nMinus {RANDOM_MIXTURE} at the same cost, in points (paired; bold: the interval "
         f"leaves out 0):\n\n{table_of_points(limits, rules_and_truncation, gain_text)}\n"
-        f"\nExit efficiency: what a rule gains over the {RANDOM_MIXTURE}, as a share of what the "
+        f"\nExit efficiency: what a rule gains over {RANDOM_MIXTURE}, as a share of what the "
         f"{ORACLE} gains at the same cost:\n\n"
         f"{table_of_points(limits, rules_and_truncation, efficiency_text)}\n"
+        f"\nELUE's score in points, with {TRUNCATION} in ElasticBERT's place: the mean, over a "
+        f"rule's best settings, of what it gains over {TRUNCATION}, between two layers, at the "
+        "same cost:\n\n"
+        f"{markdown_table(['', 'score'], elue_rows(fronts))}\n"
     )
+
+
+def elue_rows(fronts: FrontierSet) -> list[list[str]]:
+    """Make a row for each rule, with its score."""
+    return [[name, fronts.elue_score(name).difference_text()] for name in fronts.rules]
 
 
 def cost_limits(layers: int) -> list[float]:
@@ -100,14 +110,21 @@ def table_of_points(
 
 
 def held_out_report(
-    swept: Sweep, setting: int, parts: Parts, seed: int, max_drop: float | None = None
+    swept: Sweep,
+    setting: int,
+    parts: Parts,
+    seed: int,
+    max_drop: float | None = None,
+    guarantee: Guarantee | None = None,
 ) -> str:
     """Report a setting on both parts of the examples: as Markdown.
 
     A table; then in words what is saved and what new data may lose; then whether the setting beats
-    a random mixture of two layers that costs as much, on the report part.
+    a random mixture of two layers that costs as much, on the held-out part.
 
-    max_drop: the largest loss that was asked for, if one was.
+    Args:
+        max_drop: the largest loss that was asked for, if one was.
+        guarantee: what the choice guarantees, if anything.
     """
     fronts = frontier_set(swept, parts, RESAMPLES, seed, (RANDOM_MIXTURE, ORACLE))
     exits = swept.exit_layer[setting][None]  # (1, examples)
@@ -131,14 +148,14 @@ def held_out_report(
     columns = [
         "",
         f"calibration ({len(parts.calibration)})",
-        f"report ({len(parts.report)})",
+        f"held out ({len(parts.report)})",
         "95% interval",
     ]
     main_metric = swept.task.primary_metric
     _, report_cost = costs
     point = Point([setting], report_cost, report[main_metric][0])
     drop_on_report = full_report[main_metric][0] - report[main_metric][0]
-    words = in_words(main_metric, estimate(drop_on_report), report_cost, max_drop)
+    words = in_words(main_metric, estimate(drop_on_report), report_cost, max_drop, guarantee)
     verdict = verdict_on(fronts, point, main_metric)
     return f"{markdown_table(columns, rows)}\n\n{words}\n\n{verdict}"
 
@@ -149,14 +166,21 @@ def held_out_row(name: str, calibration: float, report: np.ndarray) -> list[str]
     return [name, f"{calibration:.4f}", f"{value:.4f}", f"{low:.4f} … {high:.4f}"]
 
 
-def in_words(metric_name: str, drop: Estimate, cost: float, max_drop: float | None) -> str:
+def in_words(
+    metric_name: str,
+    drop: Estimate,
+    cost: float,
+    max_drop: float | None,
+    guarantee: Guarantee | None,
+) -> str:
     """Say what a setting saves, what new data may lose, and what to do if that is too much.
 
     Args:
         metric_name: of the metric.
-        drop: how far it fell from full depth on the report part.
+        drop: how far it fell from full depth on the held-out part.
         cost: mean share of layers that ran there.
         max_drop: the largest loss that was asked for, or None.
+        guarantee: what the choice guarantees, or None.
     """
     if drop.value > TOLERANCE:
         change = f"lowers {metric_name} by {drop.value:.4f}"
@@ -164,11 +188,23 @@ def in_words(metric_name: str, drop: Estimate, cost: float, max_drop: float | No
         change = f"raises {metric_name} by {-drop.value:.4f}"
     else:
         change = f"leaves {metric_name} as it is"
-    loses = f"lose up to {drop.high:.4f}" if drop.high > TOLERANCE else "lose nothing"
-    lines = [
-        f"Early exit saves {1 - cost:.0%} of the layers and {change} on the report part.",
-        f"New texts of the same kind may {loses} (95% interval).",
-    ]
+    shows_loss = drop.high > TOLERANCE
+    lines = [f"Early exit saves {1 - cost:.0%} of the layers and {change} on the held-out part."]
+    if guarantee is None and shows_loss:
+        lines.append(f"New texts of the same kind may lose up to {drop.high:.4f} (95% interval).")
+    elif guarantee is None:
+        lines.append(
+            "No resample of the held-out part lost anything, which rules no loss out for new "
+            "texts: more dev rows would bound it."
+        )
+    else:
+        shown = f"a loss of up to {drop.high:.4f}" if shows_loss else "no loss"
+        lines.append(f"Guaranteed: {guarantee.statement}.")
+        lines.append(
+            f"So accuracy falls by at most {guarantee.risk:g}, with that probability. The report "
+            f"part alone, which is other and fewer evidence, shows {shown} in {metric_name} (95% "
+            "interval); that is no guarantee."
+        )
     if max_drop is not None and drop.high > max_drop + TOLERANCE:
         lines.append(
             f"You asked for a loss of at most {max_drop:g}, but only the calibration part is sure "

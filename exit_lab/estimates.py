@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from answers.exit_metrics import interval
+from evaluation.exit_metrics import interval
 from exit_lab.choice import TOLERANCE
 
 

@@ -2,26 +2,42 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from answers.exit_metrics import at_exit
-from answers.scores import remarks
-from answers.sweep import Sweep
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import EXIT_FILE, Setting, describe, read_exit_file
-from elbert_base.files import read_json
-from elbert_base.keys import FITTED_KEYS
-from exit_lab.choice import Choice, Parts, is_constant
+from evaluation import drift
+from evaluation.exit_metrics import at_exit
+from evaluation.guarantee import RECORD as GUARANTEE, Guarantee
+from evaluation.scores import remarks
+from evaluation.sweep import Sweep
+from exit_lab.choice import Choice, Parts, is_constant, losses
 from exit_lab.compare import held_out_report
+from glue.metrics import positive_lines
 from glue.splits import Example
+from modeling.errors import UserError
+from modeling.exit_settings import (
+    EXIT_FILE,
+    RECORDS,
+    Setting,
+    describe,
+    named_file,
+    overriding_file,
+    read_exit_file,
+)
+from modeling.files import read_json
+from modeling.keys import FITTED_KEYS
+from modeling.loading.tokenizers import UnknownTokens
+from modeling.rules import Tensors, scan_answers
 from runs.files import locked, write_json
 from runs.folder import RunFolder
 from runs.job import Job
 
 SKETCH_ROWS = 64
+MOST_UNKNOWN = 0.3  # of the tokens: with more, a model sees little of the texts
 MOST_SHARED = 0.1  # of the rows of a fit, among those of a guarantee: equal texts do occur
 
 
@@ -32,6 +48,7 @@ def save_choice(
     choice: Choice,
     parts: Parts,
     seed: int,
+    tensors: Tensors,
     fitted_to: Sequence[Example],
 ) -> None:
     """Print the setting that was chosen with a report, and write it into exit_config.json.
@@ -39,6 +56,7 @@ def save_choice(
     Args:
         directory: of the model.
         seed: of the report's resamples.
+        tensors: of the recording.
         fitted_to: the examples of a fit; none where nothing was fitted.
 
     Raises:
@@ -49,16 +67,63 @@ def save_choice(
         raise UserError(f"no setting qualifies: {choice.reason}; exit_config.json not written")
     setting = swept.config.keys_read(**swept.settings[choice.setting])
     print(f"\nPicked: {describe(setting)}\n({choice.reason})\n")
+    for line in positive_lines(swept.task):
+        print(line)
     exit_layer = swept.exit_layer[choice.setting]
     answers = at_exit(swept.predictions, exit_layer)
     for remark in remarks(swept.task, answers, swept.labels, exit_layer, swept.num_layers):
         print(f"suspect: {remark}")
-    print(held_out_report(swept, choice.setting, parts, seed, choice.max_drop))
-    check_answers_differ(swept, answers)
+    guarantee = make_guarantee(job, swept, choice, parts)
+    print(held_out_report(swept, choice.setting, parts, seed, choice.max_drop, guarantee))
+    check_answers_differ(swept, answers, job)
+    records: dict[str, Any] = {drift.RECORD: reference_record(job, swept, choice, parts, tensors)}
+    if guarantee:
+        records[GUARANTEE] = guarantee.as_json()
     with locked(directory / "config.json"):  # change_config.py edits both files as well
         job.check_unchanged()
-        write_exit_file(directory, job, swept, setting, sketch(fitted_to))
+        write_exit_file(directory, job, swept, setting, records, sketch(fitted_to))
         point_to_exit_file(directory)
+
+
+def make_guarantee(job: Job, swept: Sweep, choice: Choice, parts: Parts) -> Guarantee | None:
+    """Measure what --pick risk guarantees on the held-out examples; None for another goal."""
+    if choice.risk is None or choice.setting is None:
+        return None
+    rows = parts.report
+    exits = swept.exit_layer[choice.setting][None, rows]
+    predictions, labels = swept.predictions[:, rows], swept.labels[rows]
+    lost = losses(predictions, labels, exits, swept.full_depth_answers[rows])
+    return Guarantee(
+        risk=choice.risk.risk,
+        delta=choice.risk.delta,
+        calibration_examples=len(parts.calibration),
+        held_out_examples=len(rows),
+        held_out_lost=int(lost.sum()),
+        rule=drift.rule_fingerprint(swept.config, **swept.settings[choice.setting]),
+        dtype=job.origin.dtype,
+    )
+
+
+def reference_record(
+    job: Job, swept: Sweep, choice: Choice, parts: Parts, tensors: Tensors
+) -> dict[str, Any]:
+    """Describe the dev rows under the chosen setting: exits, scores, lengths and unknown tokens.
+
+    With the metrics and the cost on the held-out rows, which did not choose it.
+    """
+    number = choice.setting or 0
+    setting = swept.config.keys_read(**swept.settings[number])
+    logits, exit_layer = scan_answers(swept.config.exit_rule(**setting), tensors)
+    values = drift.values_of(job, logits, exit_layer.numpy())
+    reference = drift.make_reference(values, swept.config, job.max_length, **setting)
+    exits = swept.exit_layer[number][None]
+    metrics = swept.metrics(exits, parts.report)
+    held_out = {
+        "examples": len(parts.report),
+        "computation_cost": float(swept.cost(exits, parts.report)[0]),
+        **{name: float(value[0]) for name, value in metrics.items()},
+    }
+    return {**reference.as_json(), "held_out": held_out}
 
 
 def check_fitted_to_others(directory: Path, job: Job, examples: Sequence[Example]) -> None:
@@ -66,7 +131,9 @@ def check_fitted_to_others(directory: Path, job: Job, examples: Sequence[Example
 
     Without a fit, or where the file does not say to what, there is nothing to compare.
     """
-    path = directory / EXIT_FILE
+    path = overriding_file(read_json(directory / "config.json"), directory)
+    if path is None:
+        return
     content = read_exit_file(path)
     fitted = [key for key in FITTED_KEYS if content.get(key)]
     origin = content.get("provenance")
@@ -95,16 +162,25 @@ def sketch(examples: Sequence[Example]) -> list[str]:
     return sorted(set(map(row_hash, examples)))[:SKETCH_ROWS]
 
 
-def check_answers_differ(swept: Sweep, answers: np.ndarray) -> None:
+def check_answers_differ(swept: Sweep, answers: np.ndarray, job: Job) -> None:
     """Raise UserError for one answer to all examples, where these have several labels.
 
     Such a setting is chosen only where no other is allowed; see `first_allowed`.
 
-    answers: of the setting that was chosen, (examples,), or (examples, labels) of several labels.
+    Args:
+        answers: of the setting that was chosen, (examples,), or (examples, labels) of several
+            labels.
+        job: the model on the examples.
     """
     if is_constant(swept.labels) or not is_constant(answers):
         return
-    if is_constant(swept.predictions[-1]):
+    tokens, unknown = UnknownTokens(job.tokenizer).totals(job.features.input_ids)
+    if is_constant(swept.predictions[-1]) and unknown > MOST_UNKNOWN * tokens:
+        advice = (
+            f"as the last layer does: {unknown} of the {tokens} tokens are unknown to the "
+            "tokenizer. Train from an encoder whose vocabulary has the words of the texts"
+        )
+    elif is_constant(swept.predictions[-1]):
         advice = "as the last layer does: train longer, or with another --learning_rate"
     else:
         advice = "but the last layer does not: allow a higher cost or less of a drop"
@@ -114,19 +190,27 @@ def check_answers_differ(swept: Sweep, answers: np.ndarray) -> None:
 
 
 def write_exit_file(
-    directory: Path, job: Job, swept: Sweep, setting: Setting, fitted_rows: Sequence[str]
+    directory: Path,
+    job: Job,
+    swept: Sweep,
+    setting: Setting,
+    records: Mapping[str, Any],
+    fitted_rows: Sequence[str],
 ) -> None:
     """Replace the exit keys in the model's exit_config.json by a setting; the other keys stay.
 
-    fitted_rows: the sketch of the examples of a fit; without one, an earlier fit's is kept.
+    Args:
+        records: what the file says of the setting.
+        fitted_rows: the sketch of the examples of a fit; without one, an earlier fit's is kept.
     """
     path = directory / EXIT_FILE
     content = {}
     if path.is_file():
         exit_keys = swept.config.table.exit_keys
         old = read_exit_file(path)
-        content = {name: value for name, value in old.items() if name not in exit_keys}
-        earlier = content.get("provenance")
+        replaced = {*exit_keys, *RECORDS}
+        content = {name: value for name, value in old.items() if name not in replaced}
+        earlier = old.get("provenance")
         if not fitted_rows and isinstance(earlier, dict):
             fitted_rows = earlier.get("fitted_rows") or []
     content.update(setting)
@@ -136,6 +220,7 @@ def write_exit_file(
     content["provenance"] = job.origin.provenance.for_others()
     if fitted_rows and any(content.get(key) for key in FITTED_KEYS):
         content["provenance"]["fitted_rows"] = fitted_rows
+    content.update(records)
     # One that a user wrote or edited is put aside.
     RunFolder(directory).write_json(EXIT_FILE, content)
     print(f"written to {path}; the next evaluation of {directory} uses it")
@@ -149,3 +234,6 @@ def point_to_exit_file(directory: Path) -> None:
     if exit_path and exit_path != EXIT_FILE:
         write_json(path, {**config, "exit_config_path": EXIT_FILE})
         print(f"{path}: exit_config_path {exit_path!r} -> {EXIT_FILE!r}")
+        earlier_file = named_file(directory, exit_path)
+        if os.path.exists(earlier_file):
+            print(f"{earlier_file} is no longer read, and stays as it is")

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from answers.exit_metrics import bootstrap_weights, interval
-from answers.frontier import concave_hull, frontier
-from answers.sweep import ORACLE, RANDOM_MIXTURE, TRUNCATION, Sweep
+from evaluation.exit_metrics import bootstrap_weights, interval
+from evaluation.frontier import concave_hull, frontier
+from evaluation.sweep import ORACLE, RANDOM_MIXTURE, TRUNCATION, Sweep
 from exit_lab.tables import Row, baseline_rows, best_rows
 from glue.splits import Example
 from glue.submission import label_text

@@ -2,7 +2,7 @@
 
 const COLOURS = matchMedia("(prefers-color-scheme: dark)").matches
   ? ["#4ba3dd", "#e69f00", "#2fc29a", "#dd96bd", "#8fd0f5", "#f0803c", "#ab8fe0", "#c4b34d"]
-  : ["#0072b2", "#c98a00", "#009e73", "#c0679a", "#2f93cc", "#d55e00", "#7a5ab5", "#8a7a1e"];
+  : ["#0072b2", "#946500", "#00805d", "#ad4f86", "#1a7d96", "#bd5200", "#6a48b0", "#7a6b14"];
 const byId = (id) => document.getElementById(id);
 let scale = null;
 let lines = [];
@@ -35,7 +35,7 @@ function makeLines() {
       lines.push({ names: [rule.name], rules: [i], points, colour: COLOURS[i % COLOURS.length] });
     }
   });
-  lines.push({ names: ["coin"], rules: [], points: data.coin, colour: "var(--soft)" });
+  lines.push({ names: ["random exits"], rules: [], points: data["random exits"], colour: "var(--soft)" });
   lines.push({ names: ["oracle"], rules: [], points: data.oracle, colour: "var(--ink)", dashes: "6 4" });
 }
 

@@ -87,11 +87,11 @@ function drawNumbers() {
   const here = metric(state.setting);
   row("against full depth", `(${data.full[data.metric].toFixed(4)})`,
     signed(here - data.full[data.metric]));
-  const [coin, oracle] = [data.coin, data.oracle]
+  const [random, oracle] = [data["random exits"], data.oracle]
     .map((points) => baselineAt(points, cost(state.setting)));
-  row("against random exits", `(${coin.toFixed(4)})`, signed(here - coin));
-  if (oracle > coin + 1e-9) {
-    row("exit efficiency", "(0: random exits, 1: oracle)", ((here - coin) / (oracle - coin)).toFixed(2));
+  row("against random exits", `(${random.toFixed(4)})`, signed(here - random));
+  if (oracle > random + 1e-9) {
+    row("exit efficiency", "(0: random exits, 1: oracle)", ((here - random) / (oracle - random)).toFixed(2));
   }
   column("compute_ratio", "computation cost", "");
   column("flops_ratio", "FLOPs", "(of full depth)");

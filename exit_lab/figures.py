@@ -4,16 +4,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from answers.exit_metrics import interval
-from answers.figures import COLOURS, INK, SOFT, styled
-from answers.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION
+from evaluation.exit_metrics import interval
+from evaluation.figures import COLOURS, INK, SOFT, styled
+from evaluation.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION
 from exit_lab.frontiers import FrontierSet
 from glue.tasks import Task
 
 COLUMNS = 4  # of panels
 LEGEND = {  # what the baselines are
     TRUNCATION: "all at one layer (truncation)",
-    RANDOM_MIXTURE: "random exits (coin)",
+    RANDOM_MIXTURE: "random exits",
     ORACLE: "best possible exits (oracle)",
     FULL_DEPTH: "all layers",
 }

@@ -3,7 +3,7 @@
 A method is a rule with all its settings, or a baseline: truncation stops all examples at one layer,
 the random mixture each at one of two layers by chance, the oracle each at its first right one. The
 best settings under each cost are chosen on the calibration part; their metric and cost are those of
-the report part. Intervals are 95% percentile intervals of a bootstrap that draws examples. All
+the held-out part. Intervals are 95% percentile intervals of a bootstrap that draws examples. All
 methods share the resamples, so that differences are paired.
 
 A metric is an array (…, 1 + resamples): its value first, then that in each resample.
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from answers.exit_metrics import bootstrap_weights
-from answers.frontier import concave_hull, frontier
-from answers.sweep import BASELINES, ORACLE, RANDOM_MIXTURE, Sweep
+from evaluation.exit_metrics import bootstrap_weights
+from evaluation.frontier import concave_hull, frontier
+from evaluation.sweep import BASELINES, ORACLE, RANDOM_MIXTURE, TRUNCATION, Sweep
 from exit_lab.choice import TOLERANCE, Parts
 from exit_lab.estimates import Estimate, estimate
 
@@ -59,7 +59,7 @@ def mixture_within(costs: np.ndarray, limit: float, mixes: bool) -> Mixture | No
 
 @dataclass(frozen=True)
 class Point:
-    """A method at a cost, on the report part."""
+    """A method at a cost, on the held-out part."""
 
     settings: Sequence[int]  # numbers among the method's settings: one, or the two of a mixture
     cost: float
@@ -72,8 +72,8 @@ class Frontier:
 
     settings: np.ndarray  # their numbers among the method's settings, (points,)
     limit_cost: np.ndarray  # what a limit is compared with: the cost where they were chosen
-    cost: np.ndarray  # on the report part, (points,)
-    metric: np.ndarray  # on the report part, (points, 1 + resamples)
+    cost: np.ndarray  # on the held-out part, (points,)
+    metric: np.ndarray  # on the held-out part, (points, 1 + resamples)
     mixes: bool  # may two settings be mixed, for the costs between them?
 
     def within(self, limit: float) -> Point | None:
@@ -94,7 +94,7 @@ class Frontier:
 
 
 def frontier_of(swept: Sweep, name: str, parts: Parts, resample_weights: np.ndarray) -> Frontier:
-    """Choose a method's frontier on the calibration part, and measure it on the report part.
+    """Choose a method's frontier on the calibration part, and measure it on the held-out part.
 
     resample_weights: how often each resample has each example, (1 + resamples, examples).
     """
@@ -155,6 +155,20 @@ class FrontierSet:
             return None
         gain = (point.metric - mixture)[is_defined]
         return estimate(gain / (oracle - mixture)[is_defined])
+
+    def elue_score(self, name: str) -> Estimate:
+        """Return ELUE's score (Liu et al., 2022), with truncation in ElasticBERT's place.
+
+        The mean, over the method's best settings, of the metric less that of the curve through
+        truncation's best layers at the same cost.
+        """
+        front, layers = self.frontiers[name], self.frontiers[TRUNCATION]
+        gains = []
+        for cost, metric in zip(front.cost, front.metric, strict=True):
+            between_layers = mixture_within(layers.cost, float(cost), mixes=True)
+            if between_layers is not None:
+                gains.append(metric - between_layers.of(layers.metric))
+        return estimate(np.mean(gains, axis=0))
 
 
 def frontier_set(

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from elbert_base.errors import UserError
-from elbert_base.keys import float_key, nearest_names, parse_value
+from modeling.errors import UserError
+from modeling.keys import float_key, nearest_names, parse_value
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """A run of sweep_exits.py: open the models, record, sweep, pick, draw, compare."""
 
+import copy
 import dataclasses
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,23 +13,21 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 
-from answers.exit_metrics import at_exit
-from answers.figures import save_figure
-from answers.predict import is_main
-from answers.scores import remark_lines, remarks
-from answers.sweep import Grids, Recording, Sweep, make_grids, sweep, sweepable
-from elbert.configuration import EarlyExitConfig
-from elbert.rules import certainty, exit_scores, layer_answers, scan
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import Setting
-from elbert_base.files import resolve_within
+from evaluation.exit_metrics import at_exit
+from evaluation.figures import save_figure
+from evaluation.modes import trained_mode
+from evaluation.modes.base import Mode
+from evaluation.predict import is_main
+from evaluation.scores import remark_lines, remarks
+from evaluation.sweep import Grids, Recording, Sweep, make_grids, sweep, sweepable
+from exit_lab.abstaining import coverage_lines, risk_coverage, risk_coverage_figure
 from exit_lab.choice import Parts, choose, split
 from exit_lab.compare import check_labels, compare_two_models, write_comparison
 from exit_lab.exit_file import check_fitted_to_others, save_choice
 from exit_lab.explorer import PageInfo, explorer_page
 from exit_lab.figures import frontier_figure
 from exit_lab.frontiers import frontier_set
-from exit_lab.goals import MaxRisk
+from exit_lab.goals import MaxDrop, MaxRisk
 from exit_lab.learnt import fit_learnt
 from exit_lab.methods import SweptModel, compare_methods
 from exit_lab.recording import RECORDING, load_or_record
@@ -39,17 +38,21 @@ from exit_lab.verify import verify
 from glue.splits import Example, Split
 from glue.tables import as_csv
 from glue.tasks import Task
-from modes import trained_mode
-from modes.base import Mode
+from modeling.configuration import EarlyExitConfig
+from modeling.errors import UserError
+from modeling.exit_settings import Setting
+from modeling.files import resolve_within
+from modeling.rules import certainty, exit_scores, layer_answers, scan
 from runs.files import check_place
 from runs.flags import as_dict
 from runs.folder import RunFolder
 from runs.job import Job, find_task, open_job
-from runs.output_dir import check_finished
+from runs.output_dir import check_finished, locked_for_sweep
 from runs.start import make_accelerator, start_script
 
 BAND_RESAMPLES = 400  # of a figure's intervals
 COMPARISON_FILES = ("compare.md", "compare.csv", "compare.json", "compare.png")
+ENTROPY = "entropy"  # the exit rule
 FOLDS = 5  # of the calibration examples
 
 
@@ -89,16 +92,20 @@ def run(request: SweepRequest) -> None:
     if choice.compare:
         check_labels([lab.job for lab in labs.values()])
         check_rules(request, labs)
-    # All processes share the recording. The main one does the rest alone.
-    recordings = {folder: load_or_record(lab.output, lab.job) for folder, lab in labs.items()}
-    if not is_main():
-        return
-    if choice.compare:
-        compare_models(request, labs, recordings)
-        return
-    (lab,) = labs.values()
-    (recording,) = recordings.values()
-    sweep_model(lab, recording)
+    outputs = [lab.output for lab in labs.values()]
+    if data.output_dir:
+        outputs.append(Path(data.output_dir))
+    with locked_for_sweep(outputs if is_main() else []):
+        # All processes share the recording. The main one does the rest alone.
+        recordings = {folder: load_or_record(lab.output, lab.job) for folder, lab in labs.items()}
+        if not is_main():
+            return
+        if choice.compare:
+            compare_models(request, labs, recordings)
+            return
+        (lab,) = labs.values()
+        (recording,) = recordings.values()
+        sweep_model(lab, recording)
 
 
 def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Accelerator) -> Lab:
@@ -129,7 +136,7 @@ def open_lab(request: SweepRequest, directory: Path, task: Task, accelerator: Ac
     examples = list(dev.examples(data.max_eval_samples))
     if isinstance(request.choice.goal(), MaxRisk):
         check_fitted_to_others(directory, job, examples)
-    job = job.in_type(flags.dtype)
+    job = replace(job.in_type(flags.dtype), compile=flags.torch_compile)
     return Lab(
         request=request,
         directory=directory,
@@ -318,25 +325,67 @@ def sweep_model(lab: Lab, recording: Recording) -> None:
         choice = choose(honest, goal, rules, lab.parts.calibration)
         if choice.setting is not None:
             start = swept.settings[choice.setting]
+    fitted_to = []
+    if flags.fitted_rules:
+        fitted_to = [lab.examples[row] for row in lab.parts.calibration]
+    chosen_from = honest
+    if choice and choice.setting is None and isinstance(goal, MaxDrop):
+        # A recalibration that was fitted to few rows may itself lose more than is allowed.
+        all_layers = sweep_of_all_layers(lab, recording)
+        if all_layers:
+            chosen_from, fitted_to = all_layers, []
+            reason = f"no setting with early exits loses at most {goal.limit:g}: all layers run"
+            choice = dataclasses.replace(choice, setting=0, reason=reason)
     lab.job.check_unchanged()
     results = RunFolder(lab.output)
     results.remove(results.read_list().keys() - {RECORDING})  # of an earlier sweep
     results.write_json("provenance.json", lab.job.origin.provenance.as_json())
     write_tables(swept, lab.output)
+    write_risk_coverage(lab, recording, swept, start)
     if flags.verify:
         verify(lab.job, lab.mode, swept, flags.verify, lab.seed, lab.output / RECORDING)
     if not flags.tables_only:
         write_figures(lab, recording, swept, honest, start)
     if choice:
-        fitted_to = []
-        if flags.fitted_rules:
-            fitted_to = [lab.examples[row] for row in lab.parts.calibration]
-        save_choice(lab.directory, lab.job, honest, choice, lab.parts, lab.seed, fitted_to)
+        save_choice(
+            lab.directory,
+            lab.job,
+            chosen_from,
+            choice,
+            lab.parts,
+            lab.seed,
+            recording.tensors,
+            fitted_to,
+        )
     else:
         for line in remark_lines(remarks_on(swept, recording, start), lab.directory):
             print(line)
     if lab.request.choice.compare is not None:
         write_comparison(honest, lab.parts, lab.seed, lab.output)
+
+
+def sweep_of_all_layers(lab: Lab, recording: Recording) -> Sweep | None:
+    """Sweep the one setting under which all layers run and answer as they were trained.
+
+    None in a mode without the rule entropy, whose uncertainty is never below 0.
+    """
+    config: EarlyExitConfig = copy.deepcopy(lab.job.config)
+    if ENTROPY not in config.exit_rules():
+        return None
+    config.exit_calibration = []
+    return sweep(config, {ENTROPY: {"exit_thres": (0.0,)}}, recording, lab.job.task)
+
+
+def write_risk_coverage(lab: Lab, recording: Recording, swept: Sweep, start: Setting) -> None:
+    """Print what abstaining gains under a setting, on held-out rows; write the whole curve."""
+    table = risk_coverage(swept, start, recording.tensors, lab.parts.report)
+    if table is None:
+        return
+    results = RunFolder(lab.output)
+    results.write_text("risk_coverage.csv", as_csv(table))
+    if not lab.request.sweep.tables_only:
+        save_figure(risk_coverage_figure(table), lab.output / "risk_coverage.png", results)
+    print("\n".join(coverage_lines(table)))
 
 
 def own_setting(config: EarlyExitConfig) -> Setting:

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
 
-from answers.sweep import Recording, exit_predictions
-from elbert.configuration import EarlyExitConfig
-from elbert.exits.rules import Learnt
-from elbert.rules import EachLabel, LayerOutput, Recalibrated, Size, layer_answers
+from evaluation.sweep import Recording, exit_predictions
 from exit_lab.settings import LEARNT
+from modeling.configuration import EarlyExitConfig
+from modeling.exits.rules import Learnt
+from modeling.rules import EachLabel, LayerOutput, Recalibrated, Size, layer_answers
 
 
 def fit_learnt(config: EarlyExitConfig, recording: Recording, rows: np.ndarray) -> EarlyExitConfig:
@@ -50,14 +50,15 @@ def fit_weights(
     layers, examples, classes = logits.shape
     # What the rule remembers of the layer before; its own start for the first layer.
     scores_before = rule.start(Size((), examples, classes, layers), {})
-    weights = []
-    for answers, predicted in zip(logits, predictions, strict=True):
+    weights = {}
+    for exit_layer in config.exits:
+        answers, predicted = logits[exit_layer - 1], predictions[exit_layer - 1]
         scores = rule.scores(answers)
         inputs = rule.read(scores, scores_before).numpy()  # (examples, inputs of the regression)
         rightness = share_right(predicted, labels, is_value=classes == 1)
-        weights.append(fit_layer(inputs, rightness))
+        weights[exit_layer] = fit_layer(inputs, rightness)
         scores_before = scores
-    return weights
+    return [weights[exit_layer] for exit_layer in config.newest_exits()]
 
 
 def share_right(predicted: np.ndarray, labels: np.ndarray, is_value: bool) -> np.ndarray:

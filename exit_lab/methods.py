@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from answers.exit_metrics import interval
-from answers.figures import COLOURS, SOFT, styled
-from answers.sweep import FULL_DEPTH, RANDOM_MIXTURE, Sweep
+from evaluation.exit_metrics import interval
+from evaluation.figures import COLOURS, SOFT, styled
+from evaluation.sweep import FULL_DEPTH, RANDOM_MIXTURE, Sweep
 from exit_lab.choice import Parts
 from exit_lab.compare import NOTHING, RESAMPLES, cost_limits, mean_over_seeds
 from exit_lab.estimates import estimate
@@ -39,7 +39,7 @@ class SweptModel(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """A method at or under a cost: means over its seeds, on the report part."""
+    """A method at or under a cost: means over its seeds, on the held-out part."""
 
     cost: float
     metric: np.ndarray  # (1 + resamples,)
@@ -129,7 +129,7 @@ class MethodComparison:
             f"{len(self.parts.report)}, mean over seeds [95% interval, drawing examples and seeds] "
             "at its cost there. Cost: computation cost, 1.00 = full depth of the largest model.\n"
             f"\n{self.metric_table()}\n"
-            f"\nLess the {RANDOM_MIXTURE} of the same models at the same cost, in points (paired; "
+            f"\nMinus {RANDOM_MIXTURE} of the same models at the same cost, in points (paired; "
             "bold: the interval leaves out 0):\n"
             f"\n{self.table(self.methods, gains)}\n"
         )

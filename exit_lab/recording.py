@@ -7,17 +7,18 @@ from accelerate.utils import broadcast_object_list
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from answers.measures import labels_of
-from answers.predict import Predictions, is_main, record_layers
-from answers.sweep import Recording, flops_of
-from elbert_base.errors import UserError
-from elbert_base.files import IDLE_KEYS
+from evaluation.measures import labels_of
+from evaluation.predict import Predictions, is_main, record_layers
+from evaluation.sweep import Recording, flops_of
+from modeling.errors import UserError
+from modeling.files import IDLE_KEYS
+from runs.console import counted
 from runs.fingerprint import fingerprint
 from runs.folder import RunFolder
 from runs.job import Job
 
 RECORDING = "all_logits.safetensors"
-OTHERS = "is of other weights, keys, data, batch size, number type, device or threads"
+OTHERS = "the recording is of other weights, keys, data, batch size, number type, device or threads"
 
 
 def load_or_record(folder: Path, job: Job) -> Recording:
@@ -33,13 +34,13 @@ def load_or_record(folder: Path, job: Job) -> Recording:
     # The main process decides for all: disks may differ.
     (problem,) = broadcast_object_list([problem])
     if problem:
-        tensors = record_anew(job, f"{path} {problem}")
+        tensors = record_anew(job, f"{path}: {problem}")
     job.check_unchanged()
     if problem and is_main():
         content = save({**tensors, "labels": torch.from_numpy(labels)}, {"fingerprint": current})
         RunFolder(folder).write(RECORDING, lambda file: file.write(content))
     elif is_main():
-        print(f"{path} reused: its weights, data and number type are these")
+        print(f"{path}: reused, since weights, data and number type are the same")
     tensors = dict(tensors)
     tensors.pop("labels", None)
     if job.batch_size > 1:  # the times are those of whole batches
@@ -55,7 +56,8 @@ def recording_fingerprint(job: Job) -> str:
     }
     weights, data = job.origin.provenance.weights, job.features.digest()
     # The number type changes answers; so do device and threads, at times, and always the latency.
-    computed_with = (job.origin.dtype, str(job.model.device), torch.get_num_threads())
+    way = f"{job.origin.dtype}, compiled" if job.compile else job.origin.dtype
+    computed_with = (way, str(job.model.device), torch.get_num_threads())
     return fingerprint(values, job.batch_size, weights, data, computed_with)
 
 
@@ -65,7 +67,8 @@ def record_anew(job: Job, reason: str) -> Predictions:
     Raises UserError for an answer that is not finite.
     """
     if is_main():
-        print(f"{reason}: recording {len(job.features)} examples at full depth")
+        count = counted(len(job.features), "example")
+        print(f"{reason}; recording the answers of all layers to {count}")
     tensors = record_layers(job, job.batch_size)
     is_finite = tensors["all_logits"].isfinite().flatten(1).all(1)  # (layers,)
     if not is_finite.all():
@@ -80,7 +83,7 @@ def read_recording(path: Path, current: str) -> tuple[dict[str, torch.Tensor], s
     Returns the tensors by name and ""; or none, and why the file cannot be used.
     """
     if not path.exists():
-        return {}, "does not exist yet"
+        return {}, "there is no recording yet"
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -89,4 +92,4 @@ def read_recording(path: Path, current: str) -> tuple[dict[str, torch.Tensor], s
             names = list(file.keys())
             return {name: file.get_tensor(name) for name in names}, ""
     except (OSError, SafetensorError):
-        return {}, "is damaged"
+        return {}, "the recording is damaged"

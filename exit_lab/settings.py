@@ -5,8 +5,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from elbert_base.errors import UserError
 from exit_lab.goals import Goal, MaxLatency, MaxRisk, parse_goal
+from modeling.errors import UserError
 from runs.flags import AT_LEAST_0, AT_LEAST_1, SEED, Allowed, option
 from runs.settings import DevSettings
 from runs.trained_flags import folders_of, name_and_folder
@@ -58,6 +58,11 @@ class SweepSettings:
         "fp32",
         "number type of the model; auto: bf16 where the processor has instructions for it",
         choices=("fp32", "bf16", "fp16", "auto"),
+    )
+    torch_compile: bool = option(
+        False,
+        "on a GPU, compile the layer pass by torch.compile before it is captured as a graph: "
+        "seconds for every shape of a batch, and a faster answer",
     )
 
     @property

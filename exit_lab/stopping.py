@@ -1,10 +1,10 @@
 """Fitting the exit rule `optimal_stopping`, and the recalibration that it reads.
 
 When is one more layer worth its price? Backward induction answers this from labelled examples, from
-the last layer to the first (Longstaff and Schwartz, 2001): at each layer a regression on the doubt
-predicts what going on gains, in right answers, less what it costs. An example exits where nothing
-is gained. The gain falls as the doubt falls, so each layer gets one threshold. The price of
-computation is the only number to choose.
+the last layer to the first (Longstaff and Schwartz, 2001): at each layer a regression on the
+uncertainty predicts what going on gains, in right answers, less what it costs. An example exits
+where nothing is gained. The gain falls as the uncertainty falls, so each layer gets one threshold.
+The price of computation is the only number to choose.
 """
 
 import copy
@@ -16,19 +16,19 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn import functional as F
 
-from answers.sweep import Recording
-from elbert.configuration import EarlyExitConfig
-from elbert.exits.rules import RULES, OptimalStopping
-from elbert.rules import calibration_inputs, exit_scores, layer_answers
-from elbert_base.keys import PRICES
+from evaluation.sweep import Recording
 from exit_lab.learnt import share_right
 from exit_lab.settings import OPTIMAL_STOPPING
+from modeling.configuration import EarlyExitConfig
+from modeling.exits.rules import RULES, OptimalStopping
+from modeling.keys import PRICES
+from modeling.rules import Size, calibration_inputs, exit_scores, layer_answers
 
 MOST_CLASSES = 20  # of a recalibration, whose numbers grow with the square of the classes
 # How strongly a recalibration is held to what it would be without labels: log p of the label that
 # a slope's distance 1 from there costs, twice.
 PENALTY = 1.0
-RIDGE = 20.0  # examples' worth of evidence that going on gains the same whatever the doubt
+RIDGE = 20.0  # examples' worth of evidence that going on gains the same whatever the uncertainty
 
 
 def fit_stopping(
@@ -59,9 +59,10 @@ def fit_calibration(
         return []
     all_logits = recording.tensors["all_logits"][:, rows].double()  # (layers, examples, classes)
     labels = torch.as_tensor(recording.labels[rows])
-    calibration = []
+    calibration = {}
     answers_before = torch.zeros_like(all_logits[0])
-    for logits in all_logits:
+    for layer in config.exits:
+        logits = all_logits[layer - 1]
         if config.is_multi_label:
             maps = fit_labels(logits, labels.double())
         elif classes > 1:
@@ -69,8 +70,8 @@ def fit_calibration(
         else:
             maps = fit_values(logits, answers_before, labels.double())
             answers_before = maps[:, :1] + torch.cat([logits, answers_before], -1) @ maps[:, 1:].T
-        calibration.append([round(number, 6) for number in maps.flatten().tolist()])
-    return calibration
+        calibration[layer] = [round(number, 6) for number in maps.flatten().tolist()]
+    return [calibration[layer] for layer in config.newest_exits()]
 
 
 def fit_classes(logits: Tensor, labels: Tensor) -> Tensor:
@@ -107,17 +108,25 @@ def fit_labels(logits: Tensor, labels: Tensor) -> Tensor:
 def fit_values(values: Tensor, answers_before: Tensor, labels: Tensor) -> Tensor:
     """Fit how values are mixed with the answers before: (1, 3), a bias and two slopes.
 
+    The fit is the same in all units of the labels.
+
     values, answers_before: (examples, 1); labels: (examples,) scores.
     """
     start = torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.double)
-    inputs = torch.cat([values, answers_before], -1)
-    variance = label_variance(labels.numpy())
+    centre, deviation = labels.mean(), label_variance(labels.numpy()) ** 0.5
+    inputs = (torch.cat([values, answers_before], -1) - centre) / deviation
+    if not answers_before.any():  # of the first layer
+        inputs[:, 1] = 0
+    targets = (labels - centre) / deviation
 
     def loss(maps: Tensor) -> Tensor:
         answers = maps[0, 0] + inputs @ maps[0, 1:]
-        return F.mse_loss(answers, labels, reduction="sum") / (2 * variance)
+        return F.mse_loss(answers, targets, reduction="sum") / 2
 
-    return fit_maps(loss, start)
+    maps = fit_maps(loss, start)
+    slopes = maps[:, 1:]
+    bias = deviation * maps[:, :1] + centre * (1 - slopes.sum(-1, keepdim=True))
+    return torch.cat([bias, slopes], -1)
 
 
 def fit_maps(loss: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
@@ -151,7 +160,8 @@ def fit_thresholds(
     """
     tensors = {"all_logits": recording.tensors["all_logits"][:, rows]}
     any_rule = config.exit_rule(**{config.rule_key: "entropy"})
-    answers = layer_answers(any_rule, tensors)  # (layers, examples, classes)
+    exit_rows = [layer - 1 for layer in config.exits]
+    answers = layer_answers(any_rule, tensors)[exit_rows]  # (exits, examples, classes)
     labels = recording.labels[rows]
     is_value = config.label_count == 1
     if config.is_multi_label:  # each label is an example of two classes, as in the rule
@@ -159,15 +169,17 @@ def fit_thresholds(
         labels = labels.ravel()
     scores = exit_scores(answers)
     rewards = rewards_of(scores.double().numpy(), labels)
-    doubts = doubts_of(scores, is_value)
-    costs = costs_of(recording, rows)
+    uncertainties = uncertainties_of(scores, is_value)
+    costs = costs_of(recording, rows)[exit_rows]
     table = []
     for price in PRICES:
         if price == 0:  # all layers run, whatever the fit says: a setting that loses nothing
             thresholds = np.zeros(len(costs) - 1)
         else:
-            thresholds = stopping_thresholds(rewards, doubts, price * costs, is_value)
-        table.append([price, *(round(float(threshold), 6) for threshold in thresholds)])
+            thresholds = stopping_thresholds(rewards, uncertainties, price * costs, is_value)
+        row = np.zeros(config.num_hidden_layers - 1)  # 0 where there is no exit
+        row[exit_rows[:-1]] = thresholds
+        table.append([price, *(round(float(threshold), 6) for threshold in row)])
     return table
 
 
@@ -188,19 +200,20 @@ def label_variance(labels: np.ndarray) -> float:
     return float(np.var(labels)) or 1.0
 
 
-def doubts_of(scores: Tensor, is_value: bool) -> np.ndarray:
-    """Return the doubts that the rule sees at each layer: (layers, examples).
+def uncertainties_of(scores: Tensor, is_value: bool) -> np.ndarray:
+    """Return the uncertainties that the rule sees at each layer: (layers, examples).
 
     scores: (layers, examples, classes).
     """
     rule_class: type[OptimalStopping] = RULES[OPTIMAL_STOPPING][is_value]
     rule = rule_class(exit_price=0.0, stopping_thresholds=[])
-    scores_before = torch.zeros_like(scores[0])
-    doubts = []
-    for depth, layer_scores in enumerate(scores, start=1):
-        doubts.append(rule.doubt(layer_scores, scores_before, depth))
+    layers, examples, classes = scores.shape
+    scores_before = rule.start(Size((), examples, classes, layers), {})
+    uncertainties = []
+    for layer_scores in scores:
+        uncertainties.append(rule.uncertainty(layer_scores, scores_before))
         scores_before = layer_scores
-    return torch.stack(doubts).numpy()
+    return torch.stack(uncertainties).numpy()
 
 
 def costs_of(recording: Recording, rows: np.ndarray) -> np.ndarray:
@@ -215,36 +228,45 @@ def costs_of(recording: Recording, rows: np.ndarray) -> np.ndarray:
 
 
 def stopping_thresholds(
-    rewards: np.ndarray, doubts: np.ndarray, costs: np.ndarray, is_value: bool
+    rewards: np.ndarray, uncertainties: np.ndarray, costs: np.ndarray, is_value: bool
 ) -> np.ndarray:
-    """Find the doubt below which stopping pays, at each layer but the last: (layers − 1,).
+    """Find the uncertainty below which stopping pays, at each layer but the last: (layers − 1,).
 
-    rewards, doubts: (layers, examples); costs: (layers,), in units of reward.
+    rewards, uncertainties: (layers, examples); costs: (layers,), in units of reward.
     """
+    # At the last layer everyone stops, so the worth of going on is known there. Each layer before
+    # it is decided in the light of those behind: `worth` is what an example gains in the end if
+    # it goes on from here and the later thresholds decide for it, (examples,).
     layers = len(rewards)
     thresholds = np.empty(layers - 1)
-    worth = rewards[-1] - costs[-1]  # of going on, as the later thresholds decide
-    largest = 1 + 2 * float(doubts.max()) if is_value else 1.0  # a doubt that is always below
+    worth = rewards[-1] - costs[-1]
+    # All uncertainties are below `largest`.
+    largest = 1 + 2 * float(uncertainties.max()) if is_value else 1.0
     for layer in reversed(range(layers - 1)):
-        worth_here = rewards[layer] - costs[layer]
-        threshold = break_even(doubts[layer], worth - worth_here)
+        worth_here = rewards[layer] - costs[layer]  # of stopping here, (examples,)
+        # The gain is regressed on the uncertainty, not taken as it is: an example's own gain is
+        # known only with its label, the uncertainty also without.
+        threshold = break_even(uncertainties[layer], worth - worth_here)
         thresholds[layer] = np.clip(threshold, 0.0, largest)
-        worth = np.where(doubts[layer] < thresholds[layer], worth_here, worth)
+        # Who stops here has its reward from here; for the others nothing changes.
+        worth = np.where(uncertainties[layer] < thresholds[layer], worth_here, worth)
     return thresholds
 
 
-def break_even(doubts: np.ndarray, gain: np.ndarray) -> float:
-    """Return the doubt at which the gain of going on is expected to be 0.
+def break_even(uncertainties: np.ndarray, gain: np.ndarray) -> float:
+    """Return the uncertainty at which the gain of going on is expected to be 0.
 
-    By least squares on the standardised doubt, with a slope that is at least 0. Without a slope it
-    is ∞ where nothing is gained, else −∞.
+    By least squares on the standardised uncertainty, with a slope that is at least 0. Without a
+    slope it is ∞ where nothing is gained, else −∞.
 
-    doubts, gain: (examples,).
+    uncertainties, gain: (examples,).
     """
-    centre, spread, mean_gain = doubts.mean(), doubts.std(), gain.mean()
+    centre, spread, mean_gain = uncertainties.mean(), uncertainties.std(), gain.mean()
     if spread > 1e-6:
-        standardised = (doubts - centre) / spread
+        standardised = (uncertainties - centre) / spread
         slope = standardised @ (gain - mean_gain) / (standardised @ standardised + RIDGE)
+        # RIDGE pulls the slope to 0. A slope below 0 would let the uncertain exit and the sure go
+        # on, which only chance can have made of few examples.
         if slope > 0:
             return float(centre - mean_gain * spread / slope)
     return -np.inf if mean_gain > 0 else np.inf

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from answers.frontier import concave_hull, frontier
-from answers.sweep import ORACLE, RANDOM_MIXTURE, TRUNCATION, Sweep
+from evaluation.frontier import concave_hull, frontier
+from evaluation.sweep import ORACLE, RANDOM_MIXTURE, TRUNCATION, Sweep
 from glue.tables import as_csv
 from runs.folder import RunFolder
 

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 
-from answers.predict import run_all
-from answers.sweep import Sweep
-from elbert.configuration import EarlyExitConfig
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import Setting, describe
-from modes.base import Mode
+from evaluation.modes.base import Mode
+from evaluation.predict import run_all
+from evaluation.sweep import Sweep
+from modeling.configuration import EarlyExitConfig
+from modeling.errors import UserError
+from modeling.exit_settings import Setting, describe
 from runs.job import Job
 
 

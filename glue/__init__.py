@@ -1,4 +1,6 @@
-"""GLUE and tasks like it: files, columns, labels, metrics, token ids and submission files.
+"""GLUE and tasks like it: files, columns, labels, metrics, token ids. Begin with `tasks.py`.
+
+It imports `modeling`.
 
 tasks       each GLUE task's files, columns, labels and metric
 custom      the user's own task, from its files

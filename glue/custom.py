@@ -1,20 +1,30 @@
 """The user's own task, with the columns and labels that its files have."""
 
+import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from elbert_base.errors import UserError
-from elbert_base.labels import match_labels, shown
-from glue.splits import DROP_ADVICE, Split, parse_number, split_labels
-from glue.tables import SUFFIXES, kind_of, read_table
+from glue.splits import (
+    DROP_ADVICE,
+    Split,
+    check_no_list,
+    hides_label,
+    parse_number,
+    split_labels,
+)
+from glue.tables import SUFFIXES, check_no_pipe, kind_of, read_table
 from glue.tasks import TWO_SENTENCES, Task
+from modeling.errors import UserError
+from modeling.labels import check_characters, match_labels, shown
 
 REGRESSION = "regression"
 CLASSIFICATION = "classification"
 MULTI_LABEL = "multi_label"
 TASK_TYPES = (CLASSIFICATION, REGRESSION, MULTI_LABEL)
+MARKS = {"0", "1", "0.0", "1.0", "false", "true"}  # that a label is absent or present
 LIST_SEPARATOR = "\x1f"  # joins labels that a file has as a list: no text has it
 
 
@@ -45,8 +55,9 @@ def custom_task(
         labels: a trained model's, in their order; empty for regression. The file's must be among
             them; see `match_labels`. Default: the labels in the file, sorted, as numbers where all
             are numbers.
-        text_columns: A or A,B. Default: sentence1, and sentence2 where the file has it.
-        label_column: default: label. Several columns, A,B,C, are a label each, of 0 and 1.
+        text_columns: A or A,B. Default: sentence1, and sentence2 where the file has it, or text.
+        label_column: default: label. Several columns, A,B,C, are a label each, of 0 and 1. With
+            "", no labels are read, which a test file needs not have.
         separator: between the labels in a cell, which then holds any number of them.
         labels_in_order: whether the file's labels, where it has as many and none is the model's,
             mean the model's in their order.
@@ -64,7 +75,7 @@ def custom_task(
         folder="",
         submission="custom.tsv",
         files=paths,
-        label_column=label_column or "label",
+        label_column="label" if label_column is None else label_column,
         labels=(),
         metric="corr",
         drop_incomplete=drop_incomplete,
@@ -98,6 +109,7 @@ def _with_labels(
         labels: Sequence[str] = ()
     else:
         labels = _label_names(split, model_labels, labels_in_order, task_type)
+    check_characters(labels, split.path)
     if task_type and not task.multi_label and bool(labels) != (task_type == CLASSIFICATION):
         raise UserError(f"--task_type {task_type}: the model has {shown(labels) or 'scores'}")
     if len(labels) == 1 or (task.multi_label and not labels):
@@ -118,21 +130,44 @@ def _absolute_paths(files: Mapping[str, str | Path | None]) -> dict[str, str]:
     if not paths:
         raise UserError("give at least one of --train_file, --validation_file and --test_file")
     for path in paths.values():
+        check_no_pipe(Path(path))
         if kind_of(Path(path)) not in SUFFIXES:
             endings = " ".join(SUFFIXES)
             raise UserError(f"{path}: the name must end in one of: {endings} (or these with .gz)")
     return paths
 
 
+def split_column_names(flag: str) -> tuple[str, ...]:
+    """Return the one or two names of --text_column_names; a name with a comma stands in quotes.
+
+    Raises UserError for another number of names, or an empty one.
+    """
+    (cells,) = csv.reader([flag], skipinitialspace=True)
+    names = tuple(name.strip() for name in cells)
+    if len(names) > 2 or not all(names):
+        raise UserError(
+            f"--text_column_names {flag}: give the name of one column, or A,B; a name with a comma "
+            "stands in double quotes, '\"A, B\"'"
+        )
+    return names
+
+
+def join_column_names(names: Sequence[str]) -> str:
+    """Write names as --text_column_names has them."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="").writerow(names)
+    return text.getvalue()
+
+
 def _text_columns(flag: str | None, table: Path) -> tuple[str, ...]:
     """Return the columns that --text_column_names names, or by default those that a table has."""
     if flag:
-        names = tuple(name.strip() for name in flag.split(","))
-        if len(names) > 2 or not all(names):
-            raise UserError(f"--text_column_names {flag}: give the name of one column, or A,B")
-        return names
+        return split_column_names(flag)
     columns, _ = read_table(table)
-    return TWO_SENTENCES if TWO_SENTENCES[1] in columns else TWO_SENTENCES[:1]
+    if TWO_SENTENCES[1] in columns:
+        return TWO_SENTENCES
+    has_text_alone = "text" in columns and TWO_SENTENCES[0] not in columns
+    return ("text",) if has_text_alone else TWO_SENTENCES[:1]
 
 
 def _label_names(
@@ -149,15 +184,21 @@ def _label_names(
         return [name.strip() for name in task.label_column.split(",")]
     if model_labels is None:
         return _discover_labels(split, task_type)
-    if task.multi_label or not model_labels or split.name == "test":
+    if task.multi_label or not model_labels:
         return model_labels
     # The model has classes, so numbers are names, too.
-    file_labels = _discover_labels(split, task_type)
+    if split.name == "test":
+        known_task = replace(task, labels=tuple(model_labels))
+        file_labels = _labels_of_test_file(split._replace(task=known_task))
+    else:
+        file_labels = _discover_labels(split, task_type)
+        if not file_labels:
+            raise UserError(
+                f"{split.path}: the column {task.label_column} has scores; the model's labels are "
+                f"{shown(model_labels)}"
+            )
     if not file_labels:
-        raise UserError(
-            f"{split.path}: the column {task.label_column} has scores; the model's labels are "
-            f"{shown(model_labels)}"
-        )
+        return model_labels
     order = match_labels(
         file_labels,
         model_labels,
@@ -173,6 +214,15 @@ def _label_names(
     return names
 
 
+def _labels_of_test_file(split: Split) -> list[str]:
+    """List the different labels of a test file, whose rows need none."""
+    task = split.task
+    if not task.label_column:
+        return []
+    cells = {row.get(task.label_column, "").strip() for _, row in split.rows(task.text_columns)}
+    return sorted(cell for cell in cells if cell and not hides_label(task, cell))
+
+
 def _discover_labels(split: Split, task_type: str | None = None) -> list[str]:
     """Return the sorted labels of a file; [] where they are scores: see `custom_task`.
 
@@ -183,21 +233,36 @@ def _discover_labels(split: Split, task_type: str | None = None) -> list[str]:
     if split.name == "test":
         raise UserError(f"{path} alone does not tell the labels; give a --train_file as well")
     number_of: dict[str, float | None] = {}  # the number that a label spells, if any
+    first_line: dict[str, int] = {}  # with the label
+    lengths = set()  # of the rows' lists of labels
     for line, row in split.rows((*task.text_columns, task.label_column)):
+        check_no_list(row[task.label_column], f"{path}, line {line}", task.label_column)
         if task.multi_label:
             names = split_labels(task, row)
+            lengths.add(len(names))
         else:
             names = [row[task.label_column].strip()]
             if not names[0]:
                 raise UserError(f"{path}, line {line}: no {task.label_column}; {DROP_ADVICE}")
         for name in names:
             number_of[name] = parse_number(name)
+            first_line.setdefault(name, line)
     numbers = [number for number in number_of.values() if number is not None]
+    are_marks = {name.lower() for name in number_of} <= MARKS
+    if task.multi_label and are_marks and len(lengths) == 1 and lengths != {1}:
+        raise UserError(
+            f"{path}: each {task.label_column} is a list of {lengths.pop()} zeros and ones, and so "
+            "no list of names. Give the names of a row's labels, or a column of 0 and 1 for each "
+            "label, with --label_column_name A,B,C"
+        )
     has_words = len(numbers) < len(number_of)
     if not has_words:
-        if not all(math.isfinite(number) for number in numbers):
-            listed = ", ".join(number_of)[:200]
-            raise UserError(f"{path}: of the labels {listed}, not all are finite")
+        for name, number in number_of.items():
+            if number is not None and not math.isfinite(number):
+                raise UserError(
+                    f"{path}, line {first_line[name]}: {task.label_column} {name!r} is not a "
+                    "finite number, as the other labels are; correct the row or take it out"
+                )
         are_whole = all(number.is_integer() for number in numbers)
         if not (are_whole or task.multi_label or task_type == CLASSIFICATION):
             return []

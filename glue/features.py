@@ -10,9 +10,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
-from elbert.configuration import AdaptiveConfig
-from elbert.loading.tokenizers import UnknownTokens, encode_texts
 from glue.splits import Example, Label
+from modeling.configuration import AdaptiveConfig
+from modeling.loading.tokenizers import UnknownTokens, encode_texts
 
 CHUNK_TEXTS = 1000  # texts that the tokenizer gets at a time: it answers with Python lists
 

@@ -17,9 +17,11 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.metrics import get_scorer, get_scorer_names
 
-from elbert_base.errors import UserError
-from elbert_base.keys import nearest_names
+from glue.splits import parse_number
 from glue.tasks import ACC_F1, Task
+from modeling.errors import UserError
+from modeling.keys import nearest_names
+from modeling.labels import shown
 
 CHUNK_NUMBERS = 2**20  # numbers of a (settings, examples) or (draws, examples) block held at a time
 
@@ -211,6 +213,10 @@ FAST_SCORERS = {
 }
 
 
+# Scorers that are of one class of two, the positive one.
+ONE_CLASS_SCORERS = ("f1", "precision", "recall", "jaccard")
+
+
 class GivenAnswers(BaseEstimator):
     """An estimator that answers with what it is given, for scikit-learn's scorers."""
 
@@ -219,7 +225,7 @@ class GivenAnswers(BaseEstimator):
         return X
 
 
-def with_scorer(task: Task, name: str | None) -> Task:
+def with_scorer(task: Task, name: str | None, positive_label: str | None = None) -> Task:
     """Return the task with another main metric: what curves, thresholds and checkpoints go by.
 
     Args:
@@ -227,10 +233,14 @@ def with_scorer(task: Task, name: str | None) -> Task:
             module.function, whose function(labels, answers) returns a number: the higher, the
             better. Modules in the current folder are found. Classes are numbers, in the order of
             `task.labels`. None: the task as it is.
+        positive_label: of two classes, the one that f1, precision, recall and jaccard are of.
+            GLUE's own tasks, and classes that are numbers, have one: the second.
 
     Raises:
-        UserError: an unknown name; one that has no value for such labels.
+        UserError: an unknown name; one that has no value for such labels; a positive label that is
+            none of two classes, or is missing.
     """
+    task = with_positive_label(task, name, positive_label)
     if name is None or name in metric_names(task):
         return replace(task, scorer=name or "")
     if "." not in name and name not in get_scorer_names():
@@ -250,8 +260,39 @@ def with_scorer(task: Task, name: str | None) -> Task:
     return replace(task, scorer=name)
 
 
+def with_positive_label(task: Task, name: str | None, positive_label: str | None) -> Task:
+    """Return the task with its positive class; see `with_scorer`."""
+    choices = " or ".join(f"--positive_label {label}" for label in task.labels)
+    if positive_label is not None:
+        number = task.label_number(positive_label)
+        if number is None or len(task.labels) != 2:
+            labels = shown(task.labels) or "scores"
+            raise UserError(f"--positive_label {positive_label}: allowed is one of two: {labels}")
+        return replace(task, positive=number)
+    are_names = any(parse_number(label) is None for label in task.labels)
+    is_own = not task.folder and len(task.labels) == 2 and not task.multi_label
+    if name in ONE_CLASS_SCORERS and is_own and are_names:
+        raise UserError(f"--metric_name {name}: of which class? Give {choices}")
+    return task
+
+
+def positive_class(task: Task) -> str:
+    """Return the name of the class that the task's scorer is of; "" where it is of all classes."""
+    is_of_one = task.scorer in ONE_CLASS_SCORERS and len(task.labels) == 2
+    return task.labels[task.positive] if is_of_one and not task.multi_label else ""
+
+
+def positive_lines(task: Task) -> list[str]:
+    """Say which class the task's scorer is of: a line, or none where it is of all classes."""
+    name = positive_class(task)
+    return [f"{task.scorer} is of the class {name!r}"] if name else []
+
+
 def scores(task: Task, answers: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Compute the task's scorer: (settings, draws); see `weighted_metrics`."""
+    if positive_class(task) and task.positive == 0:  # scikit-learn's are of class 1
+        answers = 1 - answers
+        labels = 1 - labels
     if task.scorer in FAST_SCORERS and not (task.is_regression or task.multi_label):
         compute, name = FAST_SCORERS[task.scorer]
         return compute(answers, labels, weights)[name]

@@ -11,10 +11,10 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from elbert_base.errors import UserError
-from elbert_base.labels import shown
-from glue.tables import LIST_KINDS, NumberedRows, Row, kind_of, read_table, require_columns
+from glue.tables import NumberedRows, Row, read_table, require_columns
 from glue.tasks import Task
+from modeling.errors import UserError
+from modeling.labels import shown
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Split(NamedTuple):
         """
         task, path = self.task, self.path
         headerless = () if self.name == "test" else task.headerless
-        lists = {task.label_column: task.separator} if task.separator else {}
+        lists = {name: task.separator for name in task.label_columns if name}
         file_columns, rows = read_table(path, headerless, task.keeps_quotes, lists)
         require_columns(path, file_columns, columns)
         may_skip = (task.lenient and self.name == "train") or self.drops_incomplete
@@ -109,8 +109,6 @@ class Split(NamedTuple):
                 skipped_lines.append(line)
             else:
                 advice = "" if task.folder else f"; {DROP_ADVICE}"
-                if missing[0] == task.label_column and kind_of(path) in LIST_KINDS:
-                    advice += "; --task_type multi_label reads lists of labels"
                 raise UserError(
                     f"{path}, line {line}: no {missing[0]!r}; the row has {len(row)} of "
                     f"{len(file_columns)} columns with a text or a number{advice}"
@@ -137,6 +135,8 @@ class Split(NamedTuple):
         if not is_test:
             columns += task.label_columns
         empty_lines = []
+        unlabelled_lines = []
+        count = 0
         spellings: dict[Label, str] = {}
         for number, (line, row) in enumerate(islice(self.rows(columns), limit)):
             texts = [row[name] for name in task.text_columns]
@@ -148,6 +148,9 @@ class Split(NamedTuple):
                 index = row.get("index", row.get("id", index))
             place = f"{path}, line {line}"
             label = self.label(row, place)
+            count += 1
+            if label is None:
+                unlabelled_lines.append(line)
             has_classes = bool(task.labels) and not task.multi_label
             if has_classes and not is_test:
                 text = row[task.label_column].strip()
@@ -170,9 +173,31 @@ class Split(NamedTuple):
                 len(empty_lines),
                 empty_lines[0],
             )
+        if 0 < len(unlabelled_lines) < count:
+            logger.warning(
+                "%s: %d of %d examples have no label, first at line %d",
+                path,
+                len(unlabelled_lines),
+                count,
+                unlabelled_lines[0],
+            )
+
+    def cells(self, column: str, limit: int | None = None) -> list[str]:
+        """Return the cell of each example in any column; at most `limit`, where it is given.
+
+        Raises UserError for a column that the file does not have.
+        """
+        columns = (*self.task.text_columns, *self.task.label_columns)
+        cells = []
+        for _, row in islice(self.rows(columns), limit):
+            if column not in row:
+                names = ", ".join(str(name) for name in row)
+                raise UserError(f"{self.path}: no column {column!r}; the columns are: {names}")
+            cells.append(row[column].strip() or "(empty)")
+        return cells
 
     def label(self, row: Row, place: str) -> Label:
-        """Read the label of a row; None where a test file has none that the task knows.
+        """Read the label of a row; None where a test file has none.
 
         place: the row's file and line, for an error.
         """
@@ -218,7 +243,7 @@ def _several_labels(task: Task, row: Row, place: str) -> tuple[float, ...]:
     words = {"true": 1.0, "false": 0.0}
     marks = []
     for name in task.labels:
-        text = row[name].strip().lower()
+        text = row.get(name, "").strip().lower()  # a test file may lack the column
         mark = words.get(text, parse_number(text))
         if mark not in (0, 1):
             raise UserError(f"{place}: {name} {text[:80]!r} is neither 0 nor 1")
@@ -227,23 +252,52 @@ def _several_labels(task: Task, row: Row, place: str) -> tuple[float, ...]:
 
 
 def _test_label(task: Task, row: Row, place: str) -> Label:
-    """Read the label of a test file's row; None where there is none that the task knows.
+    """Read the label of a test file's row; None where there is none.
 
-    Only the user's own test files have labels: GLUE's are not published.
+    Only the user's own test files have labels: GLUE's are not published. Raises UserError for a
+    label that the task does not have.
     """
+    cells = [row.get(name, "").strip() for name in task.label_columns]
+    if task.folder or not task.label_column or not any(cells):
+        return None
     if task.multi_label:
-        has_labels = all(row.get(name, "").strip() for name in task.label_columns)
-        return _several_labels(task, row, place) if has_labels else None
-    text = row.get(task.label_column, "").strip()
-    if task.is_regression and not task.folder:
-        return parse_number(text)
-    return None if task.folder else task.label_number(text)
+        return _several_labels(task, row, place)
+    if hides_label(task, cells[0]):
+        return None
+    try:
+        return _class_or_score(task, cells[0], place)
+    except UserError as error:
+        raise UserError(f"{error}; in a test file, the cell may be empty") from error
+
+
+def hides_label(task: Task, cell: str) -> bool:
+    """Tell whether a cell is -1, by which the hub's data sets hide the class of a test row."""
+    return bool(task.labels) and parse_number(cell) == -1 and task.label_number(cell) is None
 
 
 def split_labels(task: Task, row: Row) -> list[str]:
     """List the labels in a row's cell, of a task with a separator."""
     names = [name.strip() for name in row[task.label_column].split(task.separator)]
     return [name for name in names if name]
+
+
+def check_no_list(cell: str, place: str, column: str) -> None:
+    """Raise UserError for a label that is a list written as text, as pandas writes it into CSV.
+
+    place: file and line, for the error.
+    """
+    text = cell.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return
+    inner = text[1:-1].replace(",", " ").split()
+    are_quoted = all(word[:1] in "\"'" or word[-1:] in "\"'" for word in inner)
+    are_numbers = all(parse_number(word) is not None for word in inner)
+    if are_quoted or are_numbers:
+        raise UserError(
+            f"{place}: {column} {text[:80]!r} is a list that was written as text. Save the table "
+            "as JSON lines or Parquet, for --task_type multi_label, or write the names with a "
+            "separator between them, for --label_separator"
+        )
 
 
 def parse_number(text: str) -> float | None:

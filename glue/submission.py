@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from elbert_base.errors import UserError
 from glue.splits import Example
 from glue.tasks import Task
+from modeling.errors import UserError
 
 
 def label_text(task: Task, prediction: Any) -> str:
@@ -15,7 +15,7 @@ def label_text(task: Task, prediction: Any) -> str:
     Args:
         prediction: a class id, which is spelled as its label; for several labels a 0 or 1 each, of
             which those with 1 are listed; or a score, with 3 decimals (STS-B, clipped to 0…5) or
-            with 6 digits.
+            all digits of its number type: a label is a float, a model's answer an np.float32.
 
     Raises:
         UserError: a score that is not finite.
@@ -33,7 +33,7 @@ def label_text(task: Task, prediction: Any) -> str:
     if not task.is_regression:
         return " ".join(task.labels[int(prediction)].split())
     if task.score_range is None:
-        return f"{prediction:.6g}"
+        return str(prediction)  # the shortest text that spells the number, of a float32 or a label
     low, high = task.score_range
     clipped = min(max(prediction, low), high)
     return f"{clipped + 0.0:.3f}"  # + 0.0 turns -0.0 into 0.0

@@ -10,17 +10,22 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from elbert_base.errors import UserError
+from modeling.errors import UserError
+from modeling.files import check_file
 
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
-LIST_KINDS = (".jsonl", ".json", ".parquet")  # whose values may be lists
-csv.field_size_limit(2**31 - 1)  # a cell may hold a document
+# A cell may hold a book, but a small .gz may hold what fills the memory.
+LARGEST_CELL = 10_000_000  # characters
+LARGEST_LINE = 2**30  # bytes: a line of JSON may hold a whole table
+TOO_LONG = f"has more than the {LARGEST_CELL} characters that are allowed: split the text"
+csv.field_size_limit(LARGEST_CELL)
 
 # Cells by column name. In a row with more cells than columns, the first surplus one is under None.
 Row = Mapping[str | None, str]
@@ -66,7 +71,8 @@ def read_table(
         headerless: the columns of a CSV or TSV file without a header.
         keeps_quotes: whether quotes in a TSV are part of the text, as in GLUE's files. In others, a
             cell that is quoted as pandas does it is the text within.
-        list_separators: what joins the texts of a list, by column; other lists are no cells.
+        list_separators: what joins the texts of a list, by column; "" where a list is an error.
+            In other columns, lists are no cells.
 
     Raises:
         UserError: a file that cannot be read, then or while the rows are.
@@ -174,6 +180,18 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 # Lines.
 
 
+def check_no_pipe(path: Path, advice: str = "") -> None:
+    """Raise UserError for a pipe, which can be read once only; advice: beside saving it as a file.
+
+    A shell's <(…) is one, too.
+    """
+    if path.is_fifo():
+        raise UserError(
+            f"{path} is a pipe, which can be read once only, and this file is read several times: "
+            f"save it as a file first{advice}"
+        )
+
+
 def read_lines(path: Path, on_error: OnError = stop_at) -> Iterator[tuple[int, str]]:
     """Yield the lines of a UTF-8 file with their numbers from 1, and with their line ends.
 
@@ -181,13 +199,20 @@ def read_lines(path: Path, on_error: OnError = stop_at) -> Iterator[tuple[int, s
     stays in it. Raises UserError for a file that cannot be read; `on_error` gets the error of a
     line that is not UTF-8.
     """
+    if path != STDIN:
+        check_file(path)
+    if path != STDIN:
+        check_no_pipe(path)
     if path != STDIN and os.path.exists(path) and not os.path.isfile(path):
-        # A pipe or a device may have no end.
+        # A device may have no end.
         raise UserError(f"{path} is no regular file")
     is_gzip = path.suffix.lower() == ".gz"
     try:
         with gzip.open(path, "rb") if is_gzip else open(path, "rb") as file:
-            for number, line in enumerate(file, start=1):
+            lines = iter(partial(file.readline, LARGEST_LINE + 1), b"")
+            for number, line in enumerate(lines, start=1):
+                if len(line) > LARGEST_LINE:
+                    raise UserError(f"{path}, line {number}: more than {LARGEST_LINE} bytes")
                 try:
                     text = _decode_line(path, number, line)
                 except UserError as error:
@@ -229,7 +254,9 @@ def _csv_cells(path: Path, on_error: OnError = stop_at) -> Iterator[tuple[int, l
         try:
             cells = next(reader, None)
         except csv.Error as error:
-            on_error(UserError(f"{path}, line {taken[0]}: not valid CSV: {error}"))
+            is_long = "field limit" in str(error)
+            fault = f"a cell {TOO_LONG}" if is_long else f"not valid CSV: {error}"
+            on_error(UserError(f"{path}, line {taken[0]}: {fault}"))
             continue
         if cells is None:
             return
@@ -239,7 +266,18 @@ def _csv_cells(path: Path, on_error: OnError = stop_at) -> Iterator[tuple[int, l
 def _tsv_cells(path: Path, on_error: OnError = stop_at) -> Iterator[tuple[int, list[str]]]:
     """Yield the cells of each row; in GLUE's files quotes are part of the text."""
     for number, line in read_lines(path, on_error):
-        yield number, line.rstrip("\r\n").split("\t")
+        cells = line.rstrip("\r\n").split("\t")
+        if max(map(len, cells)) > LARGEST_CELL:
+            on_error(UserError(f"{path}, line {number}: a cell {TOO_LONG}"))
+            continue
+        yield number, cells
+
+
+def _check_lengths(place: str, record: Record) -> None:
+    """Raise UserError for a text that is too long for a cell; place: of the row, for the error."""
+    for name, value in record.items():
+        if isinstance(value, str) and len(value) > LARGEST_CELL:
+            raise UserError(f"{place}: column {name!r} {TOO_LONG}")
 
 
 def _name_cells(columns: list[str], rows: Iterator[tuple[int, list[str]]]) -> NumberedRows:
@@ -312,6 +350,7 @@ def _json_objects(path: Path, on_error: OnError = stop_at) -> NumberedRecords:
             record = _parse_json(line, f"{path}, line {number}")
             if not isinstance(record, dict):
                 raise UserError(f"{path}, line {number}: expected one JSON object per line")
+            _check_lengths(f"{path}, line {number}", record)
         except UserError as error:
             on_error(error)
             continue
@@ -369,6 +408,7 @@ def _document_objects(path: Path, content: Any) -> NumberedRecords:
                 f"{path}, row {number}: expected an object with columns; in pandas, write "
                 'to_json(..., orient="records", lines=True)'
             )
+        _check_lengths(f"{path}, row {number}", record)
         yield number, record
 
 
@@ -399,10 +439,18 @@ def _rows_of_columns(path: Path, content: dict[str, Any]) -> list[Record]:
 def _text_rows(
     path: Path, records: NumberedRecords, list_separators: Mapping[str, str]
 ) -> NumberedRows:
-    """Yield records as rows of texts; lists of the columns with a separator are joined by it."""
+    """Yield records as rows of texts; lists of the columns with a separator are joined by it.
+
+    Raises UserError for a list in a column with an empty separator, and for an object.
+    """
     for number, record in records:
         for name, separator in list_separators.items():
             value = record.get(name)
+            if isinstance(value, dict) or (isinstance(value, list) and not separator):
+                raise UserError(
+                    f"{path}, line {number}: {name} {str(value)[:80]} is neither a text nor a "
+                    "number; --task_type multi_label reads lists of labels"
+                )
             if isinstance(value, list):
                 items = [str(item) for item in value]
                 if any(separator in item for item in items):
@@ -433,8 +481,15 @@ def text_cells(row: Mapping[str, Any]) -> Row:
 # Parquet.
 
 
+def check_not_gzipped(path: Path) -> None:
+    """Raise UserError for a Parquet file's name that ends in .gz: its own pages are compressed."""
+    if path.name.lower().endswith(".parquet.gz"):
+        raise UserError(f"{path}: Parquet is compressed within; gunzip it, or name it .parquet")
+
+
 def _parquet_records(path: Path) -> tuple[list[str], NumberedRecords]:
     """Read the columns and rows of a Parquet file, whose lines are its rows."""
+    check_not_gzipped(path)
     try:
         from pyarrow import parquet
     except ImportError as error:
@@ -446,11 +501,70 @@ def _parquet_records(path: Path) -> tuple[list[str], NumberedRecords]:
         number = 0
         with _arrow_errors(path):  # a page may be damaged
             for batch in file.iter_batches():
-                for record in batch.to_pylist():
+                for record in table_rows(batch):
                     number += 1
+                    _check_lengths(f"{path}, row {number}", record)
                     yield number, record
 
     return file.schema_arrow.names, rows()
+
+
+def table_rows(batch: Any) -> list[Record]:
+    """Return the rows of a pyarrow Table or RecordBatch.
+
+    Values are Python's, but for a time, timestamp or duration with nanoseconds, which Python's
+    types cannot hold: that is a pyarrow Scalar.
+    """
+    columns = [_exact_values(column) for column in batch.columns]
+    names = batch.schema.names
+    return [dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True)]
+
+
+def _exact_values(column: Any) -> list[Any]:
+    """Return the values of a pyarrow array; see `table_rows`."""
+    if _may_have_nanoseconds(column.type):
+        return [_exact_value(scalar) for scalar in column]
+    return column.to_pylist()
+
+
+def _may_have_nanoseconds(kind: Any) -> bool:
+    """Tell whether values of a pyarrow type, or values within, are counts of nanoseconds."""
+    return "[ns" in str(kind)
+
+
+def _exact_value(scalar: Any) -> Any:
+    """Return the Python value of a pyarrow Scalar, which stays one where Python has no value."""
+    from pyarrow import types
+
+    kind = scalar.type
+    if not scalar.is_valid or not _may_have_nanoseconds(kind):
+        return scalar.as_py()
+    if types.is_struct(kind):
+        return {field.name: _exact_value(scalar[field.name]) for field in kind}
+    if types.is_map(kind):
+        entries = [(entry["key"], entry["value"]) for entry in scalar.values]
+        return [(_exact_value(key), _exact_value(value)) for key, value in entries]
+    if types.is_dictionary(kind):
+        return _exact_value(scalar.value)
+    if types.is_nested(kind):
+        return [_exact_value(item) for item in scalar.values]
+    if scalar.value % 1000:
+        return scalar
+    return microseconds_of(scalar).as_py()
+
+
+def microseconds_of(scalar: Any) -> Any:
+    """Return a time, timestamp or duration of nanoseconds, cut to whole microseconds."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_timestamp(scalar.type):
+        kind = pyarrow.timestamp("us", scalar.type.tz)
+    elif types.is_duration(scalar.type):
+        kind = pyarrow.duration("us")
+    else:
+        kind = pyarrow.time64("us")
+    return pyarrow.scalar(scalar.value // 1000, kind)
 
 
 @contextmanager
@@ -458,5 +572,13 @@ def _arrow_errors(path: Path) -> Iterator[None]:
     """Turn what pyarrow raises for a damaged file, mostly a ValueError, into a UserError."""
     try:
         yield
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+    # Python's dates end with the year 9999, where a file's do not.
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+        OverflowError,
+    ) as error:
         raise UserError(f"cannot read {path}: {str(error)[:300]}") from error

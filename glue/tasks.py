@@ -6,15 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from elbert_base.errors import UserError
-from elbert_base.labels import without_case
+from modeling.errors import UserError
+from modeling.labels import BINARY, ENTAILMENT, NLI, without_case
 
 ACC_F1 = "acc_and_f1"
 SENTENCE = ("sentence",)
 TWO_SENTENCES = ("sentence1", "sentence2")
-BINARY = ("0", "1")
-ENTAILMENT = ("entailment", "not_entailment")
-NLI = ("contradiction", "entailment", "neutral")
 FILES = {"train": "train.tsv", "dev": "dev.tsv", "test": "test.tsv"}
 
 
@@ -28,7 +25,7 @@ class Task:
         submission: the file name that gluebenchmark.com expects.
         files: the file of each split: train, dev and test.
         text_columns: the columns of a text, or of a pair of texts.
-        label_column: the column of the label.
+        label_column: the column of the label; "" where no labels are read.
         labels: the text of each class id, in published order; () where labels are scores.
         metric: acc, mcc, acc_and_f1 or f1_micro; corr for scores. A key of `metrics.METRICS`.
         headerless: the columns of train and dev where these files have no header.
@@ -39,6 +36,7 @@ class Task:
         drop_incomplete: whether rows of train and dev without a text or a label are left out.
         scorer: what curves and choices go by in place of `metric`, by name; see
             `metrics.with_scorer`.
+        positive: id of the class that F1, precision and recall of one class are of.
         meanings: what the hub's GLUE calls the labels, where the files have numbers.
         separator: between the labels in a cell, where there are several; "" where each label has a
             column of 0 and 1.
@@ -62,6 +60,7 @@ class Task:
     meanings: tuple[str, ...] = ()
     drop_incomplete: bool = False
     scorer: str = ""
+    positive: int = 1
     keeps_quotes: bool = True
 
     @property

@@ -1,4 +1,6 @@
-"""What a script's run is: its flags, its process, the folder that it writes, and its model.
+"""What a script's run is: flags, process, folder, model. Begin with `settings.py`.
+
+It imports `glue`, `elbert` and `modeling`.
 
 From the command line to settings:
 
@@ -24,6 +26,11 @@ provenance     command line, flags, commit, versions, hashes
 fingerprint    are these the same values or files?
 used_files     files of a result, which must not change until it is written
 job            a trained model opened for a data set
+
+The hub:
+
+hub_data       a data set by its name
+hub_upload     a model's folder, without what is private
 
 Only `start` and `job` load torch.
 """

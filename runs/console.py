@@ -7,6 +7,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from runs.processes import printable
+
 logger = logging.getLogger(__name__)
 
 
@@ -42,6 +44,17 @@ class StdoutHandler(logging.StreamHandler):
             self.warnings.add(text)
         with tqdm.external_write_mode(self.stream):
             super().emit(record)
+
+
+def counted(number: int, noun: str) -> str:
+    """Write a number of things: "1 row", "2 rows"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def say(message: str) -> None:
+    """Print a message to stderr, above a progress bar: answers may go to stdout."""
+    with tqdm.external_write_mode(sys.stderr):
+        print(printable(message), file=sys.stderr, flush=True)
 
 
 def log_facts(title: str, facts: Mapping[str, object]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 import psutil
 from filelock import FileLock
 
-from elbert_base.errors import UserError
+from modeling.errors import UserError
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from elbert_base.files import file_hash
+from modeling.files import file_hash
 
 
 def fingerprint(*values: Any) -> str:

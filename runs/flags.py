@@ -17,8 +17,10 @@ transformers alone takes half a second to load. Loads no torch.
 
 import argparse
 import difflib
+import glob
 import inspect
 import math
+import os
 import re
 import sys
 import types
@@ -29,10 +31,23 @@ from typing import Any, NoReturn, get_args, get_origin
 
 import yaml
 
-from elbert_base.errors import UserError
-from elbert_base.files import read_regular_file
-from elbert_base.keys import LARGEST_FLOAT32, Key
+from modeling.errors import UserError
+from modeling.files import read_regular_file
+from modeling.keys import LARGEST_FLOAT32, Key
 
+# Flags that take files, and those that take one: there, a pattern stands for what it matches.
+FILES_FLAGS = ("--input_file", "--train_files")
+PATH_FLAGS = (
+    "--model_dir",
+    "--model_name_or_path",
+    "--train_file",
+    "--validation_file",
+    "--test_file",
+    "--unlabelled_file",
+    "--eval_file",
+    "--calibration_file",
+)
+HOME = r"((?:--)?\w+=)?(~[\w.-]*/.*)"  # a path within a home folder, perhaps behind NAME=
 CONFIG_SUFFIXES = (".json", ".yaml", ".yml")  # of a file of flags
 
 
@@ -312,7 +327,14 @@ class FlagParser(argparse.ArgumentParser):
         self, args: Sequence[str] | None = None, namespace: None = None
     ) -> argparse.Namespace:
         """Parse a command line; for an unknown flag, say what to use, and exit with status 2."""
-        values, unknown = self.parse_known_args(args)
+        # Flags that are required come last: an unknown one tells more of what was meant.
+        required = [action for action in self._actions if action.required]
+        for action in required:
+            action.required = False
+        _, unknown = self.parse_known_args(args)
+        for action in required:
+            action.required = True
+        unknown = self.without_rank(unknown)
         if unknown:
             flag = unknown[0].partition("=")[0]
             replacement = REPLACEMENTS.get(flag.removeprefix("--"))
@@ -321,7 +343,21 @@ class FlagParser(argparse.ArgumentParser):
             nearest = difflib.get_close_matches(flag, self._option_string_actions)
             advice = f"did you mean {' or '.join(nearest)}?" if nearest else "--help lists all"
             self.error(f"unknown flag {flag}; {advice}")
+        values, _ = self.parse_known_args(args)
         return values
+
+    def without_rank(self, unknown: Sequence[str]) -> list[str]:
+        """Leave out --local_rank, or --local-rank, where it says what the launcher's variable says.
+
+        `python -m torch.distributed.launch` gives both. −1 is the published default: no launcher.
+        """
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        parser.add_argument("--local_rank", "--local-rank")
+        rank, others = parser.parse_known_args(unknown)
+        launched_rank = os.environ.get("LOCAL_RANK")
+        if rank.local_rank not in (None, "-1", launched_rank):
+            self.error(f"--local_rank {rank.local_rank}: {REPLACEMENTS['local_rank']}")
+        return others
 
     def error(self, message: str) -> NoReturn:
         """Print an error in one line, and exit with status 2."""
@@ -359,6 +395,50 @@ def parse(
     return tuple(groups)
 
 
+def expand_paths(argv: Sequence[str]) -> list[str]:
+    """Put paths in the place of ~/… and of patterns such as data/*.csv, which a shell may leave.
+
+    A shell does neither within quotes, nor behind --flag=. What exists is no pattern, and neither
+    is what matches nothing.
+
+    Raises UserError for a pattern that matches several files, where a flag takes one.
+    """
+    expanded: list[str] = []
+    flag = ""
+    for argument in argv:
+        home = re.fullmatch(HOME, argument, flags=re.DOTALL)
+        if home:
+            argument = (home[1] or "") + os.path.expanduser(home[2])
+        if argument.startswith("--"):
+            flag, equals, value = argument.partition("=")
+        else:
+            equals, value = "", argument
+        matches = matching_paths(flag, value) if flag in (*FILES_FLAGS, *PATH_FLAGS) else []
+        if not matches:
+            expanded.append(argument)
+            continue
+        if equals:
+            expanded.append(flag)
+        expanded += matches
+    return expanded
+
+
+def matching_paths(flag: str, pattern: str) -> list[str]:
+    """List the paths that a flag's value matches, in their order; [] where it is no pattern.
+
+    Raises UserError for several, where the flag takes one.
+    """
+    if glob.escape(pattern) == pattern or os.path.exists(pattern):
+        return []
+    matches = sorted(glob.glob(pattern))
+    if len(matches) > 1 and flag in PATH_FLAGS:
+        raise UserError(
+            f"{flag} {pattern}: {len(matches)} paths match ({', '.join(matches)[:200]}), and the "
+            "flag takes one"
+        )
+    return matches
+
+
 def expand_config_file(argv: Sequence[str]) -> list[str]:
     """Put the flags in the JSON or YAML file that a command line begins with, if any, in its place.
 
@@ -376,7 +456,7 @@ def expand_config_file(argv: Sequence[str]) -> list[str]:
         values = value if isinstance(value, list) else [value]
         flags.append(f"--{name}")
         flags += [str(text) for text in values if str(text).lower() != "true"]
-    return [*flags, *other_flags]
+    return expand_paths([*flags, *other_flags])
 
 
 def read_config_file(path: Path) -> dict[str, str | list[Any]]:

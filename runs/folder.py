@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from elbert_base.errors import UserError
-from elbert_base.files import file_hash, read_json, resolve_within
+from modeling.errors import UserError
+from modeling.files import file_hash, read_json, resolve_within
 from runs.files import Write, as_json, locked, put_aside, temporary_file, write_json
 from runs.settings import EMISSIONS_FILE
 

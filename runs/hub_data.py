@@ -10,8 +10,9 @@ from typing import Any
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
-from elbert_base.errors import UserError
+from glue.custom import join_column_names
 from glue.tasks import TASKS
+from modeling.errors import UserError
 from runs.files import write_file
 from runs.settings import DataSettings
 
@@ -25,6 +26,7 @@ SPLITS = {
 # all there are read; pairs come before single columns.
 GLUE_COLUMNS = dict.fromkeys(task.text_columns for task in TASKS.values())
 TEXT_COLUMNS = sorted([*GLUE_COLUMNS, ("premise", "hypothesis"), ("text",)], key=len, reverse=True)
+NO_REASON = "An error occurred while generating the dataset"  # begins some of the library's errors
 HF_FILE = re.compile(r"hf://(datasets/)?([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
 
@@ -75,8 +77,11 @@ def fetch_dataset(data: DataSettings) -> DataSettings:
     name = str(data.dataset_name)
     try:
         loaded = datasets.load_dataset(name, data.dataset_config_name or None)
-    except (OSError, ValueError) as error:
-        raise UserError(f"--dataset_name {name}: {first_line(error)}") from error
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        reason: BaseException = error
+        while reason.__cause__ and str(reason).strip() == NO_REASON:
+            reason = reason.__cause__
+        raise UserError(f"--dataset_name {name}: {in_one_line(reason)}") from error
     splits = chosen_splits(name, loaded)
     text_columns = data.text_column_names or text_columns_of(name, next(iter(splits.values())))
     fingerprints = [split._fingerprint for split in splits.values()]
@@ -111,7 +116,7 @@ def text_columns_of(name: str, split: Any) -> str:
     """Return the columns of texts, as --text_column_names has them."""
     for columns in TEXT_COLUMNS:
         if set(columns) <= set(split.column_names):
-            return ",".join(columns)
+            return join_column_names(columns)
     raise UserError(
         f"--dataset_name {name}: which columns are texts? --text_column_names names one or two of: "
         f"{', '.join(split.column_names)}"
@@ -127,7 +132,7 @@ def with_label_names(split: Any) -> Any:
         if isinstance(feature, ClassLabel):
             values: Sequence[Any] = [label_name(feature.names, number) for number in split[column]]
         elif isinstance(of_list, ClassLabel):
-            values = [[of_list.names[number] for number in row] for row in split[column]]
+            values = [label_names(of_list.names, numbers) for numbers in split[column]]
         else:
             continue
         split = split.remove_columns(column)
@@ -136,11 +141,24 @@ def with_label_names(split: Any) -> Any:
     return split
 
 
+def label_names(names: Sequence[str], numbers: Sequence[int | None] | None) -> list[str] | None:
+    """Return the names of a row's classes, without −1; None where a label is missing."""
+    if numbers is None or None in numbers:
+        return None
+    return [names[number] for number in numbers if number is not None and number >= 0]
+
+
 def label_name(names: Sequence[str], number: int | None) -> str | None:
     """Return the name of a class; None for −1, by which GLUE's test sets hide it."""
     return None if number is None or number < 0 else names[number]
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, or its kind where it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return the beginning of an error's message, in one line, or its kind where it has none."""
+    text = " ".join(str(error).split()).removeprefix(f"{NO_REASON} ")
+    return text[:500] or type(error).__name__

@@ -1,6 +1,8 @@
 """A trained model opened for a data set: what is evaluated, swept, exported."""
 
 import copy
+import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -10,34 +12,37 @@ from typing import Any
 import torch
 from transformers import AlbertConfig, PreTrainedTokenizerBase
 
-from elbert.albert import AlbertPreTrainedModel
-from elbert.configuration import AdaptiveConfig, ElbertConfig, config_class_of
-from elbert.cpu_packing import DTYPES, cast_layers, dtype_of
-from elbert.loading.configs import label_names, load_config, mode_in, trained_labels
-from elbert.loading.tokenizers import check_vocab_size, load_tokenizer
-from elbert.loading.weights import load_trained_model
 from elbert.onnx_file import OnnxFile, find_onnx_file
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import (
-    NO_KEYS,
-    KeyValues,
-    named_file,
-    resolve,
-    warn_of_other_weights,
-)
-from elbert_base.files import read_json
-from elbert_base.keys import keys_of
-from elbert_base.labels import are_placeholders, match_labels, shown
-from elbert_base.runtime import environment
-from glue.custom import MULTI_LABEL, custom_task, task_type_of
+from glue.custom import MULTI_LABEL, custom_task, join_column_names, task_type_of
 from glue.features import Features, encode
 from glue.metrics import with_scorer
 from glue.splits import Split
 from glue.tables import read_lines
 from glue.tasks import TASKS, Task, get_task
-from runs.provenance import Provenance, provenance
+from modeling.configuration import AdaptiveConfig, ElbertConfig, config_class_of
+from modeling.cpu_packing import DTYPES, cast_layers, dtype_of
+from modeling.encoder import AlbertPreTrainedModel
+from modeling.errors import UserError
+from modeling.exit_settings import (
+    NO_KEYS,
+    KeyValues,
+    is_trained_here,
+    named_file,
+    resolve,
+    warn_of_exit_file,
+)
+from modeling.files import file_hash, read_json
+from modeling.keys import keys_of
+from modeling.labels import are_placeholders, match_labels, shown
+from modeling.loading.configs import label_names, load_config, mode_in, trained_labels
+from modeling.loading.tokenizers import check_vocab_size, load_tokenizer
+from modeling.loading.weights import load_trained_model
+from modeling.runtime import environment
+from runs.provenance import Provenance, provenance, training_file
 from runs.settings import DataSettings, DevSettings
 from runs.used_files import UsedFiles
+
+logger = logging.getLogger(__name__)
 
 # Exit keys that mean something else where a model's classes change places, and their values where
 # they do not.
@@ -80,7 +85,9 @@ class Job:
 
     Attributes:
         batch_size: 1 never pads; larger ones give the same answers.
+        max_length: number of tokens at which texts were cut; 0: unknown.
         file: an ONNX file, which answers in place of the model that it was exported from.
+        compile: on a GPU, whether the layer passes of an evaluation are compiled.
         origin: of its results.
         used: the files that it was made from, which must not change before there are results.
     """
@@ -90,7 +97,9 @@ class Job:
     task: Task
     features: Features
     batch_size: int = 1
+    max_length: int = 0
     file: OnnxFile | None = None
+    compile: bool = False
     origin: Origin = field(default_factory=Origin)
     used: UsedFiles | None = None
 
@@ -142,13 +151,13 @@ def dtype_name(layer_type: torch.dtype) -> str:
 def find_task(data: DevSettings, trained: Path | None) -> Task:
     """Find the GLUE task that flags name, or make the user's own from its files.
 
-    Its main metric is that of --metric_name.
+    Its main metric is that of --metric_name, where need be of the class --positive_label.
 
     trained: the folder of a trained model, whose labels the user's task gets.
 
     Raises UserError where flags are missing, or the model was trained for another kind of labels.
     """
-    return with_scorer(named_task(data, trained), data.metric_name)
+    return with_scorer(named_task(data, trained), data.metric_name, data.positive_label)
 
 
 def named_task(data: DevSettings, trained: Path | None) -> Task:
@@ -195,7 +204,9 @@ def with_task(data: DataSettings, task: Task) -> DataSettings:
     if task.folder:
         return data
     return replace(
-        data, text_column_names=",".join(task.text_columns), task_type=task_type_of(task)
+        data,
+        text_column_names=join_column_names(task.text_columns),
+        task_type=task_type_of(task),
     )
 
 
@@ -247,6 +258,20 @@ def load_own_config(directory: Path, keys: KeyValues | None = None) -> AdaptiveC
     """Load the configuration of a trained model of any mode; see `load_finished`."""
     config_class = config_class_of(mode_in(directory)) or ElbertConfig
     return load_config(directory, config_class, keys)
+
+
+def warn_of_changed_sources(directory: Path) -> None:
+    """Warn of files that a training copied and that were edited since: the edit has no effect."""
+    if not is_trained_here(directory):
+        return
+    copied = read_json(training_file(directory)).get("copied")
+    for path, hash_then in (copied if isinstance(copied, dict) else {}).items():
+        if os.path.isfile(path) and file_hash(path) != hash_then:
+            logger.warning(
+                "%s was changed since it was copied to %s: what was changed has no effect here",
+                path,
+                directory,
+            )
 
 
 def load_for_task(directory: Path, keys: KeyValues, task: Task, labels_in_order: bool) -> Any:
@@ -350,7 +375,8 @@ def open_job(
     used = UsedFiles(directory, *data_files)
     resolved = resolve(directory, keys_of(mode_in(directory)), keys)
     exit_file = keys.values.get("exit_config_path")
-    warn_of_other_weights(directory, lambda: used.model_hashes["weights"], exit_file)
+    warn_of_exit_file(directory, lambda: used.model_hashes["weights"], exit_file)
+    warn_of_changed_sources(directory)
     model = load_for_task(directory, resolved, task, data.labels_in_order)
     tokenizer = load_tokenizer(directory, do_lower_case or None)
     check_vocab_size(tokenizer, str(directory), model.config)
@@ -363,6 +389,7 @@ def open_job(
         task=split.task,
         features=features,
         batch_size=batch_size,
+        max_length=data.max_seq_length,
         file=OnnxFile(onnx_path, model.config, used.model_hashes) if onnx_path else None,
         origin=Origin(
             provenance=provenance(flags, used.model_hashes, data=features.digest()),

@@ -3,16 +3,16 @@ belong to its model. Loads no torch."""
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from filelock import Timeout
 
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import EXIT_FILE
-from elbert_base.files import read_json, resolve_within
 from glue.tasks import TASKS, evaluation_tasks
+from modeling.errors import UserError
+from modeling.exit_settings import EXIT_FILE
+from modeling.files import read_json, resolve_within
 from runs.files import lock_file, locked, put_aside
 from runs.folder import RunFolder
 from runs.provenance import STATE
@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 IN_PROGRESS = "training_in_progress.json"  # what is trained; at the end it is renamed to
 FINISHED = "training_finished.json"
 CHECKPOINT = "checkpoint-"  # begins the name of a checkpoint's folder; its step follows
+SWEEP = "sweep"  # what is locked while a sweep is written into the folder
 TRAINING = "training"  # what is locked while a run trains into the folder
 
 
@@ -111,13 +112,32 @@ def has_files(directory: Path) -> bool:
 @contextmanager
 def locked_for_training(output_dir: str | Path) -> Iterator[None]:
     """Keep a folder to one training; raise UserError where another one holds it."""
+    with kept_to_one(output_dir, TRAINING, "training a model in it"):
+        yield
+
+
+@contextmanager
+def locked_for_sweep(folders: Iterable[Path]) -> Iterator[None]:
+    """Keep folders of results to one sweep; raise UserError where another one holds one of them."""
+    with ExitStack() as stack:
+        for folder in sorted({folder.resolve() for folder in folders}):
+            stack.enter_context(kept_to_one(folder, SWEEP, "writing a sweep into it"))
+        yield
+
+
+@contextmanager
+def kept_to_one(output_dir: str | Path, kind: str, work: str) -> Iterator[None]:
+    """Keep a folder to one run of a kind; raise UserError where another one holds it.
+
+    work: what the other one is doing, for the error.
+    """
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(Path(output_dir, TRAINING), timeout=0))
+            stack.enter_context(locked(Path(output_dir, kind), timeout=0))
         except Timeout as error:
             raise UserError(
-                f"--output_dir {output_dir}: another run is training a model in it; wait until it "
-                "ends, stop it, or choose another"
+                f"--output_dir {output_dir}: another run is {work}; wait until it ends, stop it, "
+                "or choose another"
             ) from error
         yield
 

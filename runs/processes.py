@@ -13,8 +13,9 @@ from threading import Thread
 from types import FrameType
 from typing import Any, TextIO
 
-from elbert_base.errors import UserError
-from elbert_base.runtime import quota_line, quota_threads, spin_environment
+from modeling.errors import UserError
+from modeling.runtime import quota_line, quota_threads, spin_environment
+from runs.flags import expand_paths
 
 ROOT = Path(__file__).parent.parent  # of the project
 
@@ -67,6 +68,7 @@ def run_script(main: Callable[[], None]) -> None:
     A UserError, or a file that cannot be read or written, becomes one line on stderr and status 2;
     a signal to stop becomes one line and 128 plus its number, 130 for Ctrl-C.
     """
+    replace_closed_streams()
     # Before `main` imports torch, whose threads wait for each other as this says.
     os.environ.update(spin_environment())
     threads = quota_threads()
@@ -81,6 +83,7 @@ def run_script(main: Callable[[], None]) -> None:
             stream.reconfigure(errors="backslashreplace")  # labels that a console cannot show
     with redirect_stdout(Console(sys.stdout)), redirect_stderr(Console(sys.stderr)):
         try:
+            sys.argv[1:] = expand_paths(sys.argv[1:])
             main()
         except (UserError, OSError) as error:
             print(f"error: {printable(str(error))}", file=sys.stderr)
@@ -93,6 +96,27 @@ def run_script(main: Callable[[], None]) -> None:
         finally:
             sys.stdout.flush()
             sys.stderr.flush()
+
+
+def replace_closed_streams() -> None:
+    """Lead stdout or stderr to nowhere where the process began without it, as behind `>&-`.
+
+    Its number is taken as well: otherwise the next file that is opened would have it, and get what
+    a library prints.
+    """
+    if sys.stdout is None:
+        sys.stdout = stream_to_nowhere(1)
+    if sys.stderr is None:
+        sys.stderr = stream_to_nowhere(2)
+
+
+def stream_to_nowhere(number: int) -> TextIO:
+    """Open a text stream to nowhere under the number of a standard stream."""
+    null_device = os.open(os.devnull, os.O_WRONLY)
+    if null_device != number:
+        os.dup2(null_device, number)
+        os.close(null_device)
+    return open(number, "w", encoding="utf-8", closefd=False)
 
 
 def stop_with_parent(parent: int) -> None:

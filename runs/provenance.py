@@ -13,8 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from elbert_base.errors import UserError
-from elbert_base.files import read_json
+from modeling.errors import UserError
+from modeling.files import read_json
 from runs.flags import fits
 from runs.processes import ROOT
 from runs.settings import GROUPS

@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import KeyValues
-from elbert_base.families import FAMILIES
-from elbert_base.files import local_folder
-from elbert_base.keys import MODE_KEYS, PONDER_KEYS, RECIPES, keys_of, nearest_names, parse_value
 from glue.custom import TASK_TYPES
+from modeling.errors import UserError
+from modeling.exit_settings import KeyValues
+from modeling.families import FAMILIES
+from modeling.files import local_folder
+from modeling.keys import MODE_KEYS, PONDER_KEYS, RECIPES, keys_of, nearest_names, parse_value
 from runs.flags import AT_LEAST_0, AT_LEAST_1, COUNT, FREE, SEED, SHARE, option
 
 Group = TypeVar("Group", bound=Any)  # a dataclass of settings
@@ -109,7 +109,8 @@ class Schedule:
         FREE,
     )
     torch_compile: bool = option(
-        False, "compile the training by torch.compile; evaluation is not compiled"
+        False,
+        "compile by torch.compile: the training, and on a GPU the layer pass of an evaluation",
     )
     torch_compile_backend: str = option(
         "inductor", "backend of --torch_compile", choices=("inductor", "aot_eager", "eager")
@@ -175,7 +176,7 @@ class DevSettings:
         None, "table of dev rows of your own task, in place of --task_name", FREE, is_common=True
     )
     text_column_names: str | None = option(
-        None, "names of the text columns; default: sentence1[,sentence2]", is_common=True
+        None, "names of the text columns; default: sentence1[,sentence2], or text", is_common=True
     )
     label_column_name: str | None = option(
         None,
@@ -200,6 +201,10 @@ class DevSettings:
         None,
         "metric by which checkpoints, thresholds and settings are chosen: one of scikit-learn's "
         "scorers, such as f1_macro, or your own as module.function; default: that of the task",
+    )
+    positive_label: str | None = option(
+        None,
+        "of two classes, the one that --metric_name f1, precision, recall or jaccard is of",
     )
     labels_in_order: bool = option(
         False,
@@ -481,6 +486,12 @@ class EvaluationSettings:
     skip_full_depth: bool = option(
         False,
         "skip the run through all layers, so that there are no metrics per layer and no exits.png",
+        FREE,
+    )
+    group_column: str | None = option(
+        None,
+        "column of the dev file by whose values examples are grouped: metric, cost and exits of "
+        "each group",
         FREE,
     )
     statistics_dir: str | None = option(

@@ -10,9 +10,9 @@ from accelerate import Accelerator
 from accelerate.utils import parse_flag_from_env, set_seed
 from transformers.utils import logging as hf_logging
 
-from elbert.cpu_packing import EMULATED, is_emulated
-from elbert_base.errors import UserError
-from elbert_base.runtime import keep_freed_memory, launched_processes
+from modeling.cpu_packing import EMULATED, is_emulated
+from modeling.errors import UserError
+from modeling.runtime import keep_freed_memory, launched_processes
 from runs.console import StdoutHandler
 from runs.output_dir import check_output_dir, locked_for_training
 from runs.settings import RunSettings, Schedule
@@ -52,10 +52,8 @@ def make_accelerator(
     launched_processes()  # accelerate reads a launcher's variables without a check
     # Without `cpu`, several processes on a machine without a GPU would not find each other.
     cpu = no_cuda or not torch.accelerator.is_available()
-    if training:
-        accelerator_arguments["gradient_accumulation_steps"] = training.gradient_accumulation_steps
-        if training.torch_compile:
-            accelerator_arguments["dynamo_backend"] = training.torch_compile_backend
+    if training and training.torch_compile:
+        accelerator_arguments["dynamo_backend"] = training.torch_compile_backend
     try:
         if cpu and precision == "fp16":
             raise ValueError("needs a GPU")

@@ -14,9 +14,9 @@ from glob import glob
 from itertools import chain
 from typing import Any
 
-from elbert_base.errors import UserError
-from elbert_base.files import file_hash, read_json
-from elbert_base.keys import MODE_KEYS
+from modeling.errors import UserError
+from modeling.files import file_hash, read_json
+from modeling.keys import MODE_KEYS
 from runs.flags import as_dict, expand_config_file, parse
 from runs.provenance import training_file, training_flags
 
@@ -34,7 +34,7 @@ COLUMN_FLAGS = frozenset(
     }
 )
 MODEL_FLAGS = frozenset({"model_type", "model_name_or_path", "max_seq_length", "do_lower_case"})
-METRIC_FLAGS = frozenset({"metric_name"})
+METRIC_FLAGS = frozenset({"metric_name", "positive_label"})
 TAKEN_FLAGS = TASK_FLAGS | FILE_FLAGS | COLUMN_FLAGS | MODEL_FLAGS | METRIC_FLAGS
 PATH_FLAGS = FILE_FLAGS | {"data_dir"}
 NO_LENGTH = 10**6  # transformers writes 10**30 for a tokenizer without a limit
@@ -70,7 +70,7 @@ def parse_with_trained_model(
         if "max_seq_length" in stated_names or not taken:
             return parse(classes, description, argv)
         groups = parse(classes, description, [*taken, *argv])
-        print(f"{model_dir}: taken from its tokenizer: {shlex.join(taken)}", flush=True)
+        print(f"{model_dir}: flags from the tokenizer: {shlex.join(taken)}", flush=True)
         return groups
     flags_then = {name: place_now(name, flags_then, model_dir) for name in flags_then}
     shared_names = TAKEN_FLAGS & flag_names(classes) & flags_then.keys()
@@ -83,13 +83,15 @@ def parse_with_trained_model(
     if not models_together:
         taken.append(f"{folder_flags[0]}={model_dir}")
     groups = parse(classes, description, [*taken, *argv])
-    remarks = [f"taken from it: {shlex.join(taken)}"] if taken else []
+    remarks = [f"flags from the training: {shlex.join(taken)}"] if taken else []
     # Weights that a command is given are others than the training's by nature.
     compared_names = (shared_names & stated_names) - {"model_name_or_path"}
     flags_now = as_dict(*groups)
     for name in sorted(compared_names):
         if str(flags_now[name]) != str(flags_then[name]):
-            remarks.append(f"--{name} was {flags_then[name]} there, is {flags_now[name]}")
+            remarks.append(
+                f"--{name} was {flags_then[name]} in the training, is {flags_now[name]} now"
+            )
     is_main_process = os.environ.get("RANK", "0") == "0"
     if remarks and is_main_process:
         print(f"{training_file(model_dir)}: {'; '.join(remarks)}", flush=True)

@@ -15,6 +15,7 @@ SIZES = {**{k: v for k, v in TINY.items() if k != "embedding_size"}, "num_hidden
 
 
 ROBERTA = {"max_position_embeddings": 42, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
+MPNET = {"max_position_embeddings": 42, "type_vocab_size": 2, "layer_norm_eps": 1e-5}
 # The prefix of HF's classes, and what a configuration has beside SIZES.
 FAMILIES = {
     "albert": ("Albert", {"embedding_size": 16}),
@@ -24,6 +25,7 @@ FAMILIES = {
     "camembert": ("Camembert", ROBERTA),
     "distilbert": ("DistilBert", {"hidden_dim": SIZES["intermediate_size"]}),
     "electra": ("Electra", {"embedding_size": 16}),
+    "mpnet": ("MPNet", MPNET),
 }
 
 
@@ -57,7 +59,12 @@ def save(model: PreTrainedModel, folder: Path) -> Path:
         (folder / "vocab.json").write_text(json.dumps(numbers))
         (folder / "merges.txt").write_text("#version: 0.2\n")
         return folder
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(WORDS)), "##s", "##ed"]
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    if model.config.model_type == "mpnet":
+        special = ["<s>", "<pad>", "</s>", "<unk>", "[UNK]", "<mask>"]
+        tokenizer = {"tokenizer_class": "MPNetTokenizer"}
+        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    pieces = [*special, *sorted(set(WORDS)), "##s", "##ed"]
     (folder / "vocab.txt").write_text("\n".join(pieces) + "\n")
     return folder
 

@@ -1,22 +1,27 @@
 """Scripts run in this process, the commands of run_glue.py, and what several tests do to them."""
 
 import json
+import logging
 import os
+import random
 import re
 import resource
 import runpy
 import signal
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
+import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
 import change_config
@@ -66,6 +71,21 @@ def ran(*command: object, cwd: Path = ROOT, **environment: object) -> str:
     done = subprocess.run(list(map(str, command)), **options, check=False)
     assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout
+
+
+def caller_state() -> dict[str, Any]:
+    """What a program may have set for itself before it loads a model."""
+    return {
+        "random": random.getstate(),
+        "numpy": str(np.random.get_state()),
+        "torch": torch.get_rng_state().tolist(),
+        "dtype": torch.get_default_dtype(),
+        "device": torch.get_default_device(),
+        "gradients": torch.is_grad_enabled(),
+        "root logger": (logging.root.level, list(logging.root.handlers)),
+        "warnings": list(warnings.filters),
+        "environment": dict(os.environ),
+    }
 
 
 def main_of(example: str) -> Callable[[], None]:

@@ -22,11 +22,11 @@ from matplotlib.figure import Figure
 
 import run_glue
 import run_pretraining
-from answers.predict import Run
 from elbert import ElbertConfig, ElbertForSequenceClassification, load_tokenizer
+from evaluation.modes import MODES
+from evaluation.predict import Run
 from glue.features import Features
 from glue.tasks import get_task
-from modes import MODES
 from runs.job import Job
 from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
 from training.trackers import NO_TENSORFLOW
@@ -92,7 +92,7 @@ def made_texts(count: int = 12) -> list[list[int]]:
 def job_of(model, texts: Sequence[Sequence[int]], **settings) -> Job:
     """A job on RTE texts of token ids, whose labels are 0 and 1 in turn; `pad_token_id` is all that
     it asks its tokenizer for."""
-    tokenizer = SimpleNamespace(pad_token_id=0)
+    tokenizer = SimpleNamespace(pad_token_id=0, unk_token_id=1, all_special_ids=[0, 1])
     segments, labels = [[0] * len(ids) for ids in texts], [i % 2 for i in range(len(texts))]
     features = Features.from_lists(texts, segments, labels)
     return Job(model, tokenizer, get_task("rte"), features, **settings)

@@ -15,9 +15,9 @@ from elbert import (
     PonderAlbertConfig,
     cpu_packing,
 )
-from elbert.albert import attention_mask_of
-from elbert.cpu_packing import packed_copy
-from elbert.depth import layer_states
+from modeling.cpu_packing import packed_copy
+from modeling.depth import layer_states
+from modeling.encoder import attention_mask_of
 
 SMALL = {
     "vocab_size": 40,

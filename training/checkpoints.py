@@ -21,10 +21,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from elbert.loading.configs import ORIGIN_KEYS
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import EXIT_FILE
-from elbert_base.files import (
+from modeling.errors import UserError
+from modeling.exit_settings import EXIT_FILE, place_of
+from modeling.files import (
     TOKENIZER_FILES,
     file_hash,
     has_weights,
@@ -32,7 +31,8 @@ from elbert_base.files import (
     read_json,
     weight_files,
 )
-from elbert_base.keys import path_keys
+from modeling.keys import path_keys
+from modeling.loading.configs import ORIGIN_KEYS
 from runs import files
 from runs.fingerprint import differences
 from runs.flags import fixed_flags
@@ -47,6 +47,7 @@ from runs.output_dir import (
 from runs.provenance import STATE, Provenance
 from runs.settings import RunSettings, ScriptSettings
 from training.model_folder import replace_directory, write_model
+from training.score_scale import ScoreScale
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class TrainState:
     schedule: LRScheduler
     objective: torch.nn.Module | None = None  # computes the loss, where the model does not
     best: Best = field(default_factory=Best)
+    scale: ScoreScale = field(default_factory=ScoreScale)  # of a regression's labels
     step: int = 0  # optimiser steps done
     epoch: int = 0  # of the next batch
     batch: int = 0  # number of the next batch in its epoch
@@ -223,8 +225,11 @@ def save_checkpoint(
         **run.as_json(),
         "optimizer": {"param_groups": optimizer["param_groups"]},
         "provenance": origin.as_json(),
+        "place": place_of(directory),
     }
     exit_file = directory.parent / EXIT_FILE
+    if exit_file.is_file():
+        record["copied"] = {str(exit_file.absolute()): file_hash(exit_file)}
 
     def fill(folder: Path) -> None:
         write_model(folder, state.model, state.tokenizer)

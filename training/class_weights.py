@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from elbert_base.errors import UserError
-from elbert_base.keys import LARGEST_FLOAT32
 from glue.splits import parse_number
 from glue.tasks import Task
+from modeling.errors import UserError
+from modeling.keys import LARGEST_FLOAT32
 
 
 def class_weights(texts: Sequence[str], task: Task, labels: np.ndarray) -> dict[str, float]:
@@ -39,7 +39,8 @@ def balanced_weights(task: Task, labels: np.ndarray) -> list[float]:
     """Compute weights by which all classes count the same; labels: as `class_weights`.
 
     Those of classes are scikit-learn's, examples / (classes · examples of the class). That of one
-    of several labels is the number of examples without it for each one that has it.
+    of several labels is the number of examples without it for each one that has it, and 1 where
+    all have it.
     """
     from sklearn.utils.class_weight import compute_class_weight  # a second to import
 
@@ -48,7 +49,10 @@ def balanced_weights(task: Task, labels: np.ndarray) -> list[float]:
         if number not in label_ids:
             raise UserError(f"--class_weights balanced: no training example is {name!r}")
     if task.multi_label:
-        weights = 1 / labels.mean(0) - 1
+        shares = labels.mean(0)
+        # No weight balances a label that every example has: it keeps 1. By the formula it would get
+        # 0, and would never be learnt.
+        weights = np.where(shares < 1, 1 / shares - 1, 1.0)
     else:
         classes = np.arange(task.num_labels)
         weights = compute_class_weight("balanced", classes=classes, y=label_ids)

@@ -2,31 +2,31 @@
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import send_to_device
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from answers.measures import labels_of
-from answers.metric import MetricAtCost
-from elbert.albert import AlbertPreTrainedModel
-from elbert.configuration import AdaptiveConfig
-from elbert_base.errors import UserError
-from elbert_base.files import TOKENIZER_FILES
+from evaluation.measures import labels_of
+from evaluation.metric import MetricAtCost
+from evaluation.modes import MODES
+from evaluation.modes.base import Mode
 from glue.features import Features, collate, encode, epoch_batches
 from glue.splits import Split
 from glue.survey import TextSurvey
 from glue.tasks import Task, describe_task, evaluation_tasks, prediction_tasks
-from modes import MODES
-from modes.base import Mode
+from modeling.configuration import AdaptiveConfig
+from modeling.encoder import AlbertPreTrainedModel
+from modeling.errors import UserError
+from modeling.files import TOKENIZER_FILES
+from modeling.loading.configs import label_names
 from runs.console import log_facts
 from runs.flags import as_dict
 from runs.job import Job, find_task, with_task
@@ -43,6 +43,7 @@ from training.checkpoints import (
 from training.class_weights import class_weights
 from training.log import TrainingLog
 from training.optimizer import make_optimizer, make_schedule
+from training.score_scale import ScoreScale, start_heads
 from training.starting_model import StartingModel
 from training.teacher import Teacher, unlabelled_examples
 from training.trainer import Batch, Trainer
@@ -75,6 +76,7 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     checkpoint = find_start(run, [start.weights])
     spiece = start.spiece_file() if training.save_format == "pytorch" else None
     config = start.make_config(task)
+    exit_keys = start.exit_keys(config)
     tokenizer = start.load_tokenizer(config, data.max_seq_length, run.do_lower_case)
     model = mode.model_class(config) if checkpoint else start.make_model(config, task)
     features = training_features(
@@ -86,12 +88,17 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     # What it changes.
     total = total_steps(training, len(features), processes)
     announce(settings, mode, task, accelerator, features.size, total)
+    scale = ScoreScale.of(task, features)
     if task.is_regression:
-        answer_mean_score(model, features)
+        start_heads(model, features, scale)
     if training.train_exits_only:
         freeze_encoder(model)
-    state = train_state(model, tokenizer, training, total)
+    state = train_state(model, tokenizer, training, total, scale)
     weights = weigh_classes(model, training.class_weights, task, features, accelerator.device)
+
+    report: dict[str, Any] = {"labels": label_names(model.config), **start.record()}
+    if weights:
+        report["class_weights"] = weights
 
     # The training itself.
     trainer = Trainer(
@@ -101,14 +108,14 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
         training=training,
         fingerprint=run_fingerprint(settings, processes, inputs, features.digest(), model.config),
         flags=as_dict(*settings._replace(data=with_task(data, task))),
-        report={"class_weights": weights} if weights else {},
+        report=report,
     )
     trainer.begin(checkpoint)
     if accelerator.is_main_process:
         start.copy_exit_file(trainer.directory)
     batches = partial(
         training_batches,
-        features,
+        scale.standardised(features),
         accelerator,
         batch_size=training.per_gpu_train_batch_size * processes,
         pad_token_id=tokenizer.pad_token_id,
@@ -118,8 +125,9 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
         evaluate = None
         if training.looks_at_dev:
             job = dev_job(model, tokenizer, task, data, run.seed)
-            evaluate = partial(evaluate_dev, mode, job, metric, log)
-        trainer.fit(batches, total, log.step, evaluate)
+            evaluate = partial(evaluate_dev, mode, job, exit_keys, metric, log)
+        accumulation = training.gradient_accumulation_steps
+        trainer.fit(batches, total, log.step, evaluate, accumulation)
         trainer.finish(spiece)
 
 
@@ -255,29 +263,18 @@ def training_batches(
 
 
 def total_steps(training: TrainingSettings, examples: int, processes: int) -> int:
-    """Count the optimiser steps on so many examples: at least one, but none in no epochs."""
+    """Count the optimiser steps on so many examples: at least one, but none in no epochs.
+
+    Every epoch ends with a step, as in transformers, also where fewer batches are left for it than
+    --gradient_accumulation_steps.
+    """
     if training.max_steps > 0:
         return training.max_steps
     if not training.num_train_epochs:
         return 0
     batches = math.ceil(examples / (training.per_gpu_train_batch_size * processes))
-    return max(1, int(batches * training.num_train_epochs) // training.gradient_accumulation_steps)
-
-
-def answer_mean_score(model: AlbertPreTrainedModel, features: Features) -> None:
-    """Let the new heads of a regression answer the mean score at first.
-
-    Steps from 0 towards it would saturate the pooler's tanh.
-    """
-    scores = np.asarray(labels_of(features), float)
-    known_scores = scores[~np.isnan(scores)].tolist()  # examples for a teacher have none
-    if not known_scores:
-        return
-    mean = sum(known_scores) / len(known_scores)
-    for name, module in model.named_modules():
-        is_head = "classifier" in name and isinstance(module, nn.Linear)
-        if is_head and module.out_features == 1 and module.bias == 0:
-            nn.init.constant_(module.bias, mean)
+    steps_of_epoch = math.ceil(batches / training.gradient_accumulation_steps)
+    return max(1, int(steps_of_epoch * training.num_train_epochs))
 
 
 def freeze_encoder(model: AlbertPreTrainedModel) -> None:
@@ -310,6 +307,7 @@ def train_state(
     tokenizer: PreTrainedTokenizerBase,
     training: TrainingSettings,
     total: int,
+    scale: ScoreScale,
 ) -> TrainState:
     """Make the optimiser of a model and the schedule of `total` steps."""
     optimizer = make_optimizer(model, training)
@@ -325,6 +323,7 @@ def train_state(
         best=Best(
             patience=training.early_stopping_patience, keep=bool(training.load_best_model_at_end)
         ),
+        scale=scale,
     )
 
 
@@ -345,9 +344,16 @@ def dev_job(
     return Job(model, tokenizer, task, features, batch_size=32)
 
 
-def evaluate_dev(mode: Mode, job: Job, metric: MetricAtCost, log: TrainingLog) -> float:
-    """Evaluate the model in training; log what is found, and return `metric`."""
-    outcome = mode.evaluate_dev(job, metric)
+def evaluate_dev(
+    mode: Mode, job: Job, exit_keys: Mapping[str, Any], metric: MetricAtCost, log: TrainingLog
+) -> float:
+    """Evaluate the model in training under some exit keys; log the result, and return `metric`."""
+    own_keys = job.config.exit_keys()
+    job.config.update(exit_keys)
+    try:
+        outcome = mode.evaluate_dev(job, metric)
+    finally:
+        job.config.update(own_keys)  # as config.json will have them
     log.write(outcome.line, outcome.scalars)
     return outcome.value
 
@@ -368,7 +374,7 @@ def announce(
         {
             "Task": describe_task(task),
             "Model type": mode.name,
-            "Device": f"{accelerator.device}, {accelerator.num_processes} process(es), "
+            "Device": f"{accelerator.device}, processes: {accelerator.num_processes}, "
             f"mixed precision {accelerator.mixed_precision}",
             "Keys": settings.mode.keys.line() or "defaults",
             "Seed": settings.run.seed,

@@ -16,9 +16,9 @@ from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import WEIGHTS_NAME
 
-from elbert.configuration import AdaptiveConfig
-from elbert.loading.tokenizers import save_tokenizer
-from elbert_base.errors import UserError
+from modeling.configuration import AdaptiveConfig
+from modeling.errors import UserError
+from modeling.loading.tokenizers import save_tokenizer
 from runs import files
 from runs.folder import RunFolder
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
-from elbert import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
-from elbert.ponder.pondernet import parity_batch
+from modeling import ParityPonderGRU, ReconstructionLoss, RegularizationLoss, UserError
+from modeling.ponder.pondernet import parity_batch
 from runs.console import progress
 from training.parity_settings import ParitySettings
 

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from answers.metric import MetricAtCost
-from elbert_base.errors import UserError
-from elbert_base.files import weight_files
+from evaluation.metric import MetricAtCost
+from evaluation.modes import MODES
 from glue.splits import Split
 from glue.tasks import Task
-from modes import MODES
+from modeling.errors import UserError
+from modeling.files import weight_files
 from runs.fingerprint import file_fingerprint, fingerprint
 from runs.flags import fixed_flags, flags_of, spellings
 from runs.job import find_task

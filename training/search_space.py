@@ -15,8 +15,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from elbert_base.errors import UserError
-from elbert_base.keys import keys_of, nearest_names
+from modeling.errors import UserError
+from modeling.keys import keys_of, nearest_names
 from runs.flags import Flag, flags_of, spellings
 from runs.settings import ModeSettings, RunSettings, TrainingSettings
 

@@ -2,22 +2,32 @@
 
 import logging
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from elbert.albert import AlbertPreTrainedModel
-from elbert.configuration import AdaptiveConfig
-from elbert.loading.configs import load_config
-from elbert.loading.tokenizers import check_vocab_size, load_tokenizer
-from elbert.loading.weights import load_model
-from elbert_base.errors import UserError
-from elbert_base.exit_settings import EXIT_FILE, KeyValues, overriding_file, read_exit_file
-from elbert_base.files import find_file, read_json
-from elbert_base.keys import FITTED_KEYS
-from elbert_base.labels import stored_labels
+from evaluation.modes.base import Mode
 from glue.tasks import Task
-from modes.base import Mode
+from modeling.configuration import AdaptiveConfig
+from modeling.encoder import AlbertPreTrainedModel
+from modeling.errors import UserError
+from modeling.exit_settings import (
+    EXIT_FILE,
+    NO_KEYS,
+    KeyValues,
+    file_named_at_training,
+    overriding_file,
+    read_exit_file,
+    resolve,
+)
+from modeling.files import TOKENIZER_FILES, file_hash, find_file, read_json
+from modeling.keys import FITTED_KEYS
+from modeling.labels import stored_labels
+from modeling.loading.configs import load_config
+from modeling.loading.tokenizers import check_vocab_size, load_tokenizer
+from modeling.loading.weights import check_layers, load_model
 from runs.folder import RunFolder
 from runs.job import names_for_task
 from runs.settings import ModelSettings
@@ -56,23 +66,29 @@ class StartingModel:
     def make_config(self, task: Task) -> AdaptiveConfig:
         """Make the configuration of a model for `task`, with the keys that flags set."""
         id2label = dict(enumerate(task.labels)) or {0: "score"}
+        keys = dict(self.keys.values)
+        named_file = self.named_exit_file
+        if named_file:
+            keys["exit_config_path"] = str(named_file)
         config = load_config(
             self.config,
             self.mode.config_class,
+            # A named file overrides keys at evaluation, as it then is: config.json has none of it.
+            NO_KEYS if named_file else None,
             id2label=id2label,
             label2id={label: number for number, label in id2label.items()},
             num_labels=task.num_labels,
             # The starting model's is of its own task.
             problem_type="multi_label_classification" if task.multi_label else None,
             finetuning_task=task.name,
-            **self.keys.values,
+            **keys,
         )
         for key in FITTED_KEYS:
             # They were fitted to the answers of the model that the training starts from.
             if getattr(config, key, None) and key not in self.keys.values:
                 logger.info("%s of %s is left out: it was fitted to that model", key, self.config)
                 setattr(config, key, [])
-        if self.exit_file():
+        if self.copied_exit_file:
             config.exit_config_path = EXIT_FILE  # where `copy_exit_file` puts it
         for key, feature in self.mode.table.ignored.items():
             if feature and getattr(config, key, False) is True:
@@ -100,7 +116,9 @@ class StartingModel:
         """
         if self.from_scratch:
             logger.info("Weights newly initialised: all (--from_scratch)")
-            return self.mode.model_class(config)
+            new_model = self.mode.model_class(config)
+            check_layers(new_model, self.config)
+            return new_model
         path = find_file(self.weights, "config.json")
         stored = read_json(path) if path else {}
         trained_on = stored.get("finetuning_task")
@@ -130,17 +148,47 @@ class StartingModel:
             )
         return path
 
-    def exit_file(self) -> Path | None:
-        """Find the file of exit keys that --set or the configuration names; None without any."""
+    def config_file(self) -> Path:
+        """Return the path of the starting config.json."""
+        return self.config if self.config.is_file() else self.config / "config.json"
+
+    def exit_config(self) -> dict[str, Any]:
+        """Read the starting config.json, with flags' keys; {} in a mode without exit files."""
         if "exit_config_path" not in self.mode.table.keys:
+            return {}
+        path = self.config_file()
+        return {**(read_json(path) if path.exists() else {}), **self.keys.values}
+
+    @cached_property
+    def named_exit_file(self) -> Path | None:
+        """Find the file of exit keys that a flag or the configuration names; None without any.
+
+        It is read where it lies, by every later command.
+        """
+        config = self.exit_config()
+        is_flag = "exit_config_path" in self.keys.values
+        return file_named_at_training(config, self.config_file().parent, trusted=is_flag)
+
+    @cached_property
+    def copied_exit_file(self) -> Path | None:
+        """Find the exit_config.json beside the configuration, where no other is named."""
+        config = self.exit_config()
+        if not config or self.named_exit_file:
             return None
-        path = self.config if self.config.is_file() else self.config / "config.json"
-        config = read_json(path) if path.exists() else {}
-        return overriding_file(
-            {**config, **self.keys.values},
-            path.parent,
-            trusted="exit_config_path" in self.keys.values,
-        )
+        return overriding_file({**config, "exit_config_path": ""}, self.config_file().parent)
+
+    def exit_keys(self, config: AdaptiveConfig) -> dict[str, Any]:
+        """Return the exit keys that an evaluation in the training's command would have.
+
+        Raises UserError for a key of the named file that is not allowed.
+        """
+        if not self.named_exit_file:
+            return config.exit_keys()
+        named = {"exit_config_path": str(self.named_exit_file)}
+        flags = self.keys.overridden_by(KeyValues.from_source(named, "the configuration"))
+        keys = resolve(self.config_file(), self.mode.table, flags, vars(config))
+        logger.info("Exit keys at evaluation: %s", keys.line())
+        return dict(keys.values)
 
     def copy_exit_file(self, directory: Path) -> None:
         """Copy the exit keys that flags do not set into `directory`, beside the trained model.
@@ -148,10 +196,29 @@ class StartingModel:
         Does nothing where they are there already: a training that is resumed has copied them, and
         they may have been edited since.
         """
-        source = self.exit_file()
+        source = self.copied_exit_file
         if source is None or (directory / EXIT_FILE).exists():
             return
         keys = read_exit_file(source)
         for key in self.keys.values:
             keys.pop(key, None)
         RunFolder(directory).write_json(EXIT_FILE, keys)
+        logger.info("%s is copied to %s: edit the copy", source, directory / EXIT_FILE)
+
+    def record(self) -> dict[str, Any]:
+        """Say which files a later edit concerns, for training.json.
+
+        `exit_config_path` is the file that evaluations read where it lies; `copied` has the SHA-256
+        of each file whose later edits have no effect on the trained model, by its path.
+        """
+        tokenizer = Path(self.tokenizer)
+        sources = [self.config_file(), *(tokenizer / name for name in TOKENIZER_FILES)]
+        exit_file = self.copied_exit_file
+        if exit_file:
+            sources.append(exit_file)
+        copied = {str(path.absolute()): file_hash(path) for path in sources if path.is_file()}
+        named_file = self.exit_config().get("exit_config_path")
+        if not named_file:
+            return {"copied": copied}
+        path = self.named_exit_file or self.config_file().parent.absolute() / named_file
+        return {"copied": copied, "exit_config_path": str(path)}

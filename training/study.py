@@ -24,12 +24,12 @@ from optuna.trial import FrozenTrial, TrialState
 from optuna.visualization.matplotlib import plot_param_importances, plot_slice
 from sqlalchemy.exc import SQLAlchemyError
 
-from answers.figures import save_figure
-from answers.metric import MetricAtCost
-from answers.scores import remark_lines
-from elbert_base.errors import UserError
-from elbert_base.files import read_json
+from evaluation.figures import save_figure
+from evaluation.metric import MetricAtCost
+from evaluation.scores import remark_lines
 from glue.tables import as_csv
+from modeling.errors import UserError
+from modeling.files import read_json
 from runs import processes
 from runs.console import markdown_table
 from runs.fingerprint import differences

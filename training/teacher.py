@@ -18,17 +18,17 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from elbert.configuration import AdaptiveConfig, config_class_of
-from elbert.cpu_packing import packed_copy
-from elbert.depth import EarlyExitModel
-from elbert.loading.tokenizers import load_tokenizer
-from elbert.loading.weights import abbreviate, load_trained_model
-from elbert_base.errors import UserError
-from elbert_base.files import find_file, read_json, weights_hash
-from elbert_base.labels import match_labels, shown
 from glue.features import sorted_batches
 from glue.splits import Example, Split
 from glue.tasks import Task
+from modeling.configuration import AdaptiveConfig, config_class_of
+from modeling.cpu_packing import packed_copy
+from modeling.depth import EarlyExitModel
+from modeling.errors import UserError
+from modeling.files import find_file, read_json, weights_hash
+from modeling.labels import match_labels, shown
+from modeling.loading.tokenizers import load_tokenizer
+from modeling.loading.weights import abbreviate, load_trained_model
 from runs.console import progress
 from runs.fingerprint import fingerprint
 from runs.folder import RunFolder
@@ -44,7 +44,8 @@ def unlabelled_examples(task: Task, path: str) -> Iterator[Example]:
 
     Their label says so: −100, which cross-entropy ignores, or NaN for scores.
     """
-    table = replace(task, folder="", files={"test": str(Path(path).absolute())})
+    files = {"test": str(Path(path).absolute())}
+    table = replace(task, folder="", files=files, label_column="")
     no_label = float("nan") if task.is_regression else -100
     for example in Split(table, "", "test").examples():
         yield example._replace(label=no_label)

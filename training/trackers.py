@@ -9,8 +9,8 @@ from typing import Any
 
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, TensorBoardTracker
 
-from elbert_base.errors import UserError
-from elbert_base.files import resolve_within
+from modeling.errors import UserError
+from modeling.files import resolve_within
 from runs.folder import RunFolder
 from runs.provenance import without_password
 from runs.settings import EMISSIONS_FILE

@@ -11,6 +11,8 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -22,7 +24,8 @@ from torch import Tensor
 from tqdm import tqdm
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from elbert_base.errors import UserError
+from modeling.errors import UserError
+from modeling.exit_settings import place_of
 from runs.folder import RunFolder
 from runs.output_dir import remove_results
 from runs.processes import StopSignal
@@ -112,8 +115,11 @@ class Trainer:
         until: int,
         log: Callable[[float, float, list[Any]], bool],
         evaluate: Callable[[], float] | None = None,
+        accumulation: int = 1,
     ) -> None:
         """Train to optimiser step `until`, or until the dev metric no longer gets better.
+
+        An epoch's last step has the batches that are left over, so that every batch counts.
 
         Args:
             batches: makes this process's batches of an epoch, given the epoch's number and that of
@@ -122,38 +128,28 @@ class Trainer:
                 for its batches; returns whether an entry was due.
             evaluate: computes the dev metric. It is called at every entry of the log and, where the
                 best model is kept, after the last step.
+            accumulation: batches of a step, whose gradients are averaged.
 
         Raises UserError for a loss that is not finite. A signal to stop ends the process after the
         step at hand, with a checkpoint.
         """
         accelerator, state = self.accelerator, self.state
         save_steps = self.training.save_steps
-        losses, outputs = [], []  # of the batches of one step
 
         def is_over() -> bool:
             return state.step >= until or state.best.should_stop
 
         with StopSignal() as stop:
             while not is_over():
-                for batch in batches(state.epoch, state.batch):
-                    self.model.train()
-                    self.seed_batch()
-                    with accelerator.accumulate(self.model):
-                        output = self.model(**batch.inputs)
-                        losses.append(self.backward(output.loss, batch.share))
-                        # Both do nothing until gradients of enough batches are accumulated.
-                        self.optimizer.step()
-                        self.optimizer.zero_grad()
-                    outputs.append(output)
-                    state.batch += 1
-                    if not accelerator.sync_gradients:
-                        continue  # the next batch belongs to the same step
+                epoch = iter(batches(state.epoch, state.batch))
+                while step_batches := list(islice(epoch, accumulation)):
+                    with state.scale.of_training(state.model):
+                        losses, outputs = self.accumulate(step_batches)
                     loss = self.step_loss(losses)
                     learning_rate = float(state.schedule.get_last_lr()[0])
                     state.schedule.step()
                     state.step += 1
                     entry_is_due = log(loss, learning_rate, outputs)
-                    losses, outputs = [], []
                     if evaluate and (entry_is_due or self.decides_best(until)):
                         self.keep_if_best(evaluate())
                     if save_steps > 0 and state.step % save_steps == 0:
@@ -167,21 +163,36 @@ class Trainer:
                 state.epoch += 1
                 state.batch = 0
 
+    def accumulate(self, step_batches: list[Batch]) -> tuple[list[Tensor], list[Any]]:
+        """Take an optimiser step with the mean gradient of some batches.
+
+        Returns this process's losses of the batches, and the model's outputs.
+        """
+        losses, outputs = [], []
+        for number, batch in enumerate(step_batches, start=1):
+            self.model.train()
+            self.seed_batch()
+            # Processes exchange gradients once a step, with its last batch.
+            is_last = number == len(step_batches)
+            with nullcontext() if is_last else self.accelerator.no_sync(self.model):
+                output = self.model(**batch.inputs)
+                # DDP divides by the number of processes; with one, this factor is 1.
+                loss = output.loss * (batch.share * self.accelerator.num_processes)
+                self.accelerator.backward(loss / len(step_batches))
+            losses.append(loss.detach())
+            outputs.append(output)
+            self.state.batch += 1
+        self.accelerator.clip_grad_norm_(self.clipped, self.run.max_grad_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return losses, outputs
+
     def seed_batch(self) -> None:
         """Seed PyTorch's generators of every device for the next batch."""
         state = self.state
         entropy = (self.run.seed, state.step, state.batch, self.accelerator.process_index)
         (seed,) = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
         torch.manual_seed(int(seed >> 1))  # which takes 63 bits
-
-    def backward(self, loss: Tensor, share: float | Tensor) -> Tensor:
-        """Compute gradients, clipped when a step's are complete; return `loss` · `share`."""
-        # DDP divides by the number of processes; with one, this factor is 1.
-        weighted = loss * (share * self.accelerator.num_processes)
-        self.accelerator.backward(weighted)
-        if self.accelerator.sync_gradients:
-            self.accelerator.clip_grad_norm_(self.clipped, self.run.max_grad_norm)
-        return weighted.detach()
 
     def step_loss(self, losses: list[Tensor]) -> float:
         """Compute the mean loss of a step's global batches from this process's parts of them.
@@ -266,6 +277,7 @@ class Trainer:
         save_model(self.directory, state.model, state.tokenizer, spiece)
         seconds = time.monotonic() - self.clock
         report: dict[str, Any] = {"steps": state.step, "seconds": seconds, **self.report}
+        report["place"] = place_of(self.directory)
         if best.step:
             report["best"] = best.state()
         report["provenance"] = provenance(self.flags, data=self.fingerprint.data).as_json()

@@ -2,16 +2,17 @@
 
     python -m experiments.comparison.confirmation
 
-Prints the tables of docs/results.md's first sections, and writes them into results/confirmation.md;
-draws docs/comparison.png.
+Prints the first two tables of docs/results.md and the tables behind them, and writes all into
+results/confirmation.md; draws docs/comparison.png.
 
 All was chosen before: the learning rate of the exits and the rule's penalties by other seeds and
 rows. The networks of SST-2 have seeds 11 and up. All methods have the same data, two epochs, bf16
 and optimiser, and read recalibrated answers; cascades stop by the same fit as the exits do. But for
-SST-2, all may answer with the commonest class for nothing. Only exits have a learning rate of their
-own; ordinary networks gain nothing from one (tables.md, "accuracy on 5,000 phrases").
+SST-2, all may answer with the majority class for nothing. Only exits have a learning rate of their
+own; fixed-depth networks gain nothing from one (tables.md, "accuracy on 5,000 phrases").
 """
 
+import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -24,13 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from answers.exit_metrics import at_exit
-from answers.sweep import RANDOM_MIXTURE, Recording, exit_predictions, scan_settings
-from elbert.configuration import ElbertConfig
-from elbert.rules import layer_answers
-from elbert_base.keys import PRICES
+from evaluation.exit_metrics import at_exit
+from evaluation.sweep import RANDOM_MIXTURE, Recording, exit_predictions, scan_settings
 from exit_lab.stopping import fit_calibration, fit_stopping
-from experiments.comparison.figures import draw_comparison
+from experiments.comparison.figures import Panel, draw_comparison
 from experiments.comparison.intervals import difference, simultaneous
 from experiments.comparison.methods import (
     Method,
@@ -51,7 +49,17 @@ from experiments.comparison.recordings import (
     path_of,
 )
 from experiments.comparison.rivals import by_shares, learnt_schedule, patient_and_confident
-from experiments.comparison.tables import BUDGETS, DEPTHS, estimate_cells, is_within, table
+from experiments.comparison.rules import elbert_config
+from experiments.comparison.tables import (
+    BUDGETS,
+    DEPTHS,
+    Cells,
+    estimate_cells,
+    is_within,
+    table,
+)
+from modeling.keys import PRICES
+from modeling.rules import layer_answers
 
 
 class Population(NamedTuple):
@@ -60,29 +68,29 @@ class Population(NamedTuple):
     Attributes:
         task, part: the rows.
         exits: networks with an exit after each layer.
-        ordinary: networks of one depth each, with `{depth}` in place of the number of layers.
+        fixed_depth: networks of one depth each, with `{depth}` in place of the number of layers.
     """
 
     task: str
     part: str
     exits: str
-    ordinary: str
+    fixed_depth: str
 
 
-NEW = ("untied-exits-equal-x4", "untied-{depth}")
-TAUGHT = ("untied-exits-taught-x4", "untied-{depth}-taught")
+PLAIN = ("untied-exits-equal-x4", "untied-{depth}")
+DISTILLED = ("untied-exits-taught-x4", "untied-{depth}-taught")
 POPULATIONS = {  # by title
-    "SST-2, dev set": Population("SST-2", DEV, *NEW),
-    "SST-2, other sentences": Population("SST-2", SENTENCES, *NEW),
+    "SST-2, dev set": Population("SST-2", DEV, *PLAIN),
+    "SST-2, other sentences": Population("SST-2", SENTENCES, *PLAIN),
     # The rule's form was chosen with earlier networks' answers to these rows at hand.
-    "SICK": Population("SICK", DEV, *NEW),
+    "SICK": Population("SICK", DEV, *PLAIN),
 }
 MORE_POPULATIONS = {  # with intervals of their own
-    "SST-2, dev set, taught": Population("SST-2", DEV, *TAUGHT),
-    "SST-2, other sentences, taught": Population("SST-2", SENTENCES, *TAUGHT),
+    "SST-2, dev set, distilled": Population("SST-2", DEV, *DISTILLED),
+    "SST-2, other sentences, distilled": Population("SST-2", SENTENCES, *DISTILLED),
     # Nothing was chosen with the help of these.
-    "CoLA": Population("CoLA", DEV, *NEW),
-    "MRPC": Population("MRPC", DEV, *NEW),
+    "CoLA": Population("CoLA", DEV, *PLAIN),
+    "MRPC": Population("MRPC", DEV, *PLAIN),
 }
 ABLATION = {  # networks with exits that learn at the encoder's rate, by title
     "published loss, one pooler": "untied-exits",
@@ -90,26 +98,21 @@ ABLATION = {  # networks with exits that learn at the encoder's rate, by title
     "equal weights, one pooler": "untied-exits-equalshared",
     "equal weights, a pooler for each exit": "untied-exits-equal",
 }
+ALL_POPULATIONS = POPULATIONS | MORE_POPULATIONS
 HEADLINE = "SST-2, dev set"
+SENTENCES_TITLE = "SST-2, other sentences"
+DISTILLED_TITLE = "SST-2, dev set, distilled"
+SUMMARY_BUDGETS = (0.3, 0.4, 0.5)
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[2] / "docs"
 MOST_STAGES = 3  # networks of a cascade
 FIXED_THRESHOLDS = (0.0, 0.1, 0.3, 0.6, 0.8)  # of the normalised entropy; at 0 all layers run
-# Ordinary networks that take about as many milliseconds (benchmarks/one_text.py).
+# Fixed-depth networks that take about as many milliseconds (benchmarks/one_text.py).
 AS_FAST = {
-    "exits, cost 0.5": "ordinary, 4 layers",
-    "exits, cost 0.4": "ordinary, 3 layers",
+    "exits, cost 0.5": "fixed depth, 4 layers",
+    "exits, cost 0.4": "fixed depth, 3 layers",
 }
-
-
-def elbert_config(answers: Answers) -> ElbertConfig:
-    """Make a configuration of as many layers and classes as the answers have."""
-    layers, _, classes = answers.logits.shape
-    return ElbertConfig(
-        num_hidden_layers=layers,
-        num_hidden_groups=layers,
-        id2label=dict.fromkeys(range(classes), "class"),
-    )
+TIMED_AS = {"exits, all layers": "exits, cost 1"}  # rows with another name in milliseconds.md
 
 
 def recording_of(answers: Answers) -> Recording:
@@ -175,13 +178,13 @@ def after_words(answers: Answers, words: Answers) -> Answers:
 
 
 def with_depth_0(outcomes: Outcomes, labels: np.ndarray, choosing: np.ndarray) -> Outcomes:
-    """Add the setting that answers with the commonest class of `choosing`, for nothing."""
+    """Add the setting that answers with the majority class of `choosing`, for nothing."""
     values, counts = np.unique(labels[choosing], return_counts=True)
     right = (labels == values[counts.argmax()]).astype(float)
     return join([Outcomes(right[None], np.zeros_like(right)[None]), outcomes])
 
 
-def no_network(answers: Answers, choosing: np.ndarray) -> Outcomes:
+def no_settings(answers: Answers, choosing: np.ndarray) -> Outcomes:
     """Return no settings, so that `with_depth_0`'s is the only one."""
     none = np.empty((0, len(answers.labels)))
     return Outcomes(score=none, cost=none)
@@ -190,18 +193,27 @@ def no_network(answers: Answers, choosing: np.ndarray) -> Outcomes:
 # Methods.
 
 EXIT_METHODS: dict[str, Callable[[Answers, np.ndarray], Outcomes]] = {
-    "optimal_stopping": stopping,
-    "entropy": on_recalibrated(partial(outcomes_of, rule="entropy")),
-    "entropy, not recalibrated": partial(outcomes_of, rule="entropy"),
-    "thresholds by shares": on_recalibrated(by_shares),
-    "patient and confident": on_recalibrated(patient_and_confident),
-    "a learnt schedule": on_recalibrated(learnt_schedule),
+    "optimal stopping": stopping,
+    "entropy, recalibrated": on_recalibrated(partial(outcomes_of, rule="entropy")),
+    "entropy, as trained": partial(outcomes_of, rule="entropy"),
+    "MSDNet's thresholds": on_recalibrated(by_shares),
+    "PCEE-BERT's rule": on_recalibrated(patient_and_confident),
+    "EENet's schedule": on_recalibrated(learnt_schedule),
     "random exits": on_recalibrated(partial(outcomes_of, rule=RANDOM_MIXTURE)),
 }
 NETWORK_METHODS: dict[str, Callable[[Sequence[Answers], np.ndarray], Outcomes]] = {
-    "a cascade": stopping_cascade,
-    "two, at random": recalibrated_choice,
+    "cascade": stopping_cascade,
+    "random mix": recalibrated_choice,
 }
+STOPPING = "exits: optimal stopping"
+RECALIBRATED_ENTROPY = "exits: entropy, recalibrated"
+ENTROPY = "exits: entropy, as trained"
+CASCADE = "fixed depth: cascade"
+RANDOM_MIX = "fixed depth: random mix"
+WORDS_EXITS = "bag of words, then exits: optimal stopping"
+WORDS_CASCADE = "bag of words, then fixed depth: cascade"
+WORDS_ALONE = "bag of words alone"
+MAJORITY = "majority class"
 
 
 def load_exits(population: Population) -> dict[int, Answers]:
@@ -213,13 +225,13 @@ def load_exits(population: Population) -> dict[int, Answers]:
     return networks
 
 
-def load_ordinary(population: Population) -> dict[int, dict[int, Answers]]:
-    """Load the ordinary networks, by seed and depth; seeds that lack a depth are left out."""
+def load_fixed_depths(population: Population) -> dict[int, dict[int, Answers]]:
+    """Load the fixed-depth networks, by seed and depth; seeds that lack a depth are left out."""
     by_seed = {}
     for seed in CONFIRMING_SEEDS:
         by_depth = {}
         for depth in DEPTHS:
-            network = population.ordinary.format(depth=depth)
+            network = population.fixed_depth.format(depth=depth)
             if path_of(population.task, network, seed).exists():
                 by_depth[depth] = load(population.task, network, seed, population.part)
         by_seed[seed] = by_depth
@@ -230,30 +242,23 @@ def load_ordinary(population: Population) -> dict[int, dict[int, Answers]]:
 def make_methods(population: Population) -> dict[str, Method]:
     """Make all methods of a population, by title, of the seeds that all of them have."""
     with_exits = load_exits(population)
-    ordinary = load_ordinary(population)
-    seeds = sorted(with_exits.keys() & ordinary.keys())
+    fixed_depths = load_fixed_depths(population)
+    seeds = sorted(with_exits.keys() & fixed_depths.keys())
+    exits = [with_exits[seed] for seed in seeds]
+    fixed = [list(fixed_depths[seed].values()) for seed in seeds]
+    make = partial(make_population_method, population.task)
     methods: dict[str, Method] = {}
     for name, outcomes in EXIT_METHODS.items():
-        trained = [with_exits[seed] for seed in seeds]
-        methods[f"exits: {name}"] = make_population_method(population.task, trained, outcomes)
+        methods[f"exits: {name}"] = make(exits, outcomes)
     for name, outcomes in NETWORK_METHODS.items():
-        trained = [list(ordinary[seed].values()) for seed in seeds]
-        methods[f"ordinary networks: {name}"] = make_population_method(
-            population.task, trained, outcomes
-        )
-    if population.task != "SST-2":
-        trained = [with_exits[seed] for seed in seeds]
-        methods["the commonest class"] = make_population_method(
-            population.task, trained, no_network
-        )
+        methods[f"fixed depth: {name}"] = make(fixed, outcomes)
     if population.task == "SST-2":
         words = load_words(population.part)
-        trained = [after_words(with_exits[seed], words) for seed in seeds]
-        name = "exits behind a bag of words: optimal_stopping"
-        methods[name] = make_population_method(population.task, trained, stopping)
-        trained = [[words, *ordinary[seed].values()] for seed in seeds]
-        name = "ordinary networks behind a bag of words: a cascade"
-        methods[name] = make_population_method(population.task, trained, stopping_cascade)
+        methods[WORDS_EXITS] = make([after_words(one, words) for one in exits], stopping)
+        methods[WORDS_CASCADE] = make([[words, *networks] for networks in fixed], stopping_cascade)
+        methods[WORDS_ALONE] = make([[words]] * len(seeds), choice_of_networks)
+    else:
+        methods[MAJORITY] = make(exits, no_settings)
     return methods
 
 
@@ -275,20 +280,20 @@ def make_population_method(
 
 
 def depths_table(populations: dict[str, Population]) -> str:
-    """Tabulate the accuracy of every exit, and of an ordinary network of its depth."""
+    """Tabulate the accuracy of every exit, and of a fixed-depth network of as many layers."""
     cells = {}
     for title, population in populations.items():
         with_exits = load_exits(population)
-        ordinary = load_ordinary(population)
-        seeds = sorted(with_exits.keys() & ordinary.keys())
+        fixed_depths = load_fixed_depths(population)
+        seeds = sorted(with_exits.keys() & fixed_depths.keys())
         for depth in DEPTHS:
             exits = [with_exits[seed].scores[depth - 1].mean() for seed in seeds]
             row = f"{title}: an exit after each layer ({len(seeds)})"
             cells[str(depth), row] = f"{100 * np.mean(exits):.1f}"
-            networks = [ordinary[seed][depth] for seed in seeds if depth in ordinary[seed]]
+            networks = [fixed_depths[seed][depth] for seed in seeds if depth in fixed_depths[seed]]
             if networks:
                 mean = np.mean([answers.scores[0].mean() for answers in networks])
-                row = f"{title}: an ordinary network of this depth ({len(seeds)})"
+                row = f"{title}: a fixed-depth network ({len(seeds)})"
                 cells[str(depth), row] = f"{100 * mean:.1f}"
     return table("accuracy, % (seeds)", [str(depth) for depth in DEPTHS], cells)
 
@@ -330,7 +335,7 @@ def thresholds_table() -> str:
     cells = {}
     for title in columns:
         of_settings = []  # for each seed, (settings, 2): share of layers, accuracy
-        for answers in load_exits((POPULATIONS | MORE_POPULATIONS)[title]).values():
+        for answers in load_exits(ALL_POPULATIONS[title]).values():
             recording = recording_of(answers)
             config = elbert_config(answers)
             exit_layer = scan_settings(config, "entropy", settings, recording.tensors)
@@ -358,94 +363,195 @@ def equal_cost_tables(methods: dict[str, dict[str, Method]]) -> list[str]:
     return tables
 
 
-def headline_table(methods: dict[str, Method]) -> str:
-    """Tabulate accuracies on SST-2's dev set, each with its 95% interval, and their differences.
-
-    methods: of that population, by title.
-    """
-    population = POPULATIONS[HEADLINE]
-    with_exits = load_exits(population)
-    ordinary = load_ordinary(population)
-    seeds = sorted(with_exits.keys() & ordinary.keys())
-    scores: dict[str, np.ndarray] = {}  # (seeds, examples), by row
-    for depth in (6, 4, 3):
-        networks = [ordinary[seed][depth] for seed in seeds]
-        scores[f"ordinary, {depth} layers"] = np.stack([x.scores[0] for x in networks])
-    scores["exits, all layers"] = np.stack([with_exits[seed].scores[-1] for seed in seeds])
-    for budget in (0.5, 0.4):
-        results = at_budgets(methods["exits: optimal_stopping"], [budget])
-        scores[f"exits, cost {budget}"] = results.score[0]
-    full = scores["ordinary, 6 layers"]
-    columns = ["accuracy, %", "against six layers", "against a network of its time"]
-    cells: dict[tuple[str, str], str] = {}
-    contrasts = {}
-    for row, right in scores.items():
-        (accuracy,) = simultaneous([[right]])
-        cells[columns[0], row] = accuracy.text(100, ".1f")
-        if right is not full:
-            contrasts[columns[1], row] = difference(right, full)
-        if row in AS_FAST:
-            contrasts[columns[2], row] = difference(right, scores[AS_FAST[row]])
-    for (column, row), text in estimate_cells(contrasts).items():
-        peer = f"{AS_FAST[row]}: " if column == columns[2] else ""
-        cells[column, row] = peer + text
-    return table(f"{HEADLINE}, {len(seeds)} seeds", columns, cells)
-
-
-CLAIMS = (
-    ("exits: optimal_stopping", "exits: entropy"),
-    ("exits: entropy", "exits: entropy, not recalibrated"),
-    ("exits: optimal_stopping", "ordinary networks: a cascade"),
-    ("exits: optimal_stopping", "ordinary networks: two, at random"),
-    (
-        "exits behind a bag of words: optimal_stopping",
-        "ordinary networks behind a bag of words: a cascade",
-    ),
+CLAIMS = (  # a method, and what it is compared with
+    (STOPPING, RECALIBRATED_ENTROPY),
+    (RECALIBRATED_ENTROPY, ENTROPY),
+    (STOPPING, CASCADE),
+    (STOPPING, RANDOM_MIX),
+    (WORDS_EXITS, WORDS_CASCADE),
 )
+MORE_CLAIMS = ((STOPPING, ENTROPY),)  # with intervals of their own
 
 
-def claims_table(methods: dict[str, dict[str, Method]]) -> str:
-    """Tabulate the differences of methods side by side, with simultaneous intervals."""
+def claim_cells(
+    methods: dict[str, dict[str, Method]], claims: Sequence[tuple[str, str]]
+) -> dict[tuple[str, str], str]:
+    """Estimate the differences of methods side by side, with simultaneous intervals.
+
+    Returns texts by cost, and by the row that `claim_row` names.
+    """
     contrasts = {}
-    for (title, by_name), (name, other_name) in product(methods.items(), CLAIMS):
+    for (title, by_name), (name, other_name) in product(methods.items(), claims):
         if name not in by_name or other_name not in by_name:
             continue
         results, other = (at_budgets(by_name[key], BUDGETS) for key in (name, other_name))
         for number, budget in enumerate(BUDGETS):
             if is_within(results.cost[number], budget) and is_within(other.cost[number], budget):
                 contrast = difference(results.score[number], other.score[number])
-                contrasts[str(budget), f"{title}: {name} − {other_name}"] = contrast
-    cells = estimate_cells(contrasts)
+                contrasts[str(budget), claim_row(title, name, other_name)] = contrast
+    return estimate_cells(contrasts)
+
+
+def claim_row(title: str, name: str, other_name: str) -> str:
+    """Name the difference of two methods on a population."""
+    return f"{title}: {name} − {other_name}"
+
+
+def claims_table(cells: Cells) -> str:
+    """Tabulate differences of methods side by side: `claim_cells`."""
     return table("difference in points at a cost of", [str(budget) for budget in BUDGETS], cells)
+
+
+def equal_cost_summary(methods: dict[str, dict[str, Method]], differences: Cells) -> str:
+    """Tabulate exits beside their baselines, a row for each population and cost.
+
+    differences: `claim_cells` of these methods.
+    """
+    cells: dict[tuple[str, str], str] = {}
+    for title, by_name in methods.items():
+        simplest = WORDS_ALONE if WORDS_ALONE in by_name else MAJORITY
+        columns = {
+            "exits: optimal stopping": STOPPING,
+            "exits: entropy": ENTROPY,
+            "cascade": CASCADE,
+            "random mix": RANDOM_MIX,
+        }
+        for budget in SUMMARY_BUDGETS:
+            row = f"{title}, {budget}"
+            for column, name in columns.items():
+                score = at_budgets(by_name[name], [budget]).score
+                cells[column, row] = f"{100 * score.mean():.1f}"
+            cells["fixed depth", row] = nearest_fixed_depth(POPULATIONS[title], budget)
+            score = at_budgets(by_name[simplest], [budget]).score.mean()
+            cells["simplest, at cost 0", row] = f"{simplest}: {100 * score:.1f}"
+            for column, name in (("cascade", CASCADE), ("random mix", RANDOM_MIX)):
+                text = differences[str(budget), claim_row(title, STOPPING, name)]
+                cells[f"exits − {column}", row] = text
+    all_columns = dict.fromkeys(column for column, _ in cells)
+    seeds = len(next(iter(next(iter(methods.values())).values())))
+    return table(f"accuracy, %, {seeds} seeds, at a cost of", list(all_columns), cells)
+
+
+def nearest_fixed_depth(population: Population, budget: float) -> str:
+    """Return the mean accuracy of the fixed-depth networks whose cost is nearest, and that cost."""
+    networks: dict[int, list[Answers]] = {}
+    for by_depth in load_fixed_depths(population).values():
+        for depth, answers in by_depth.items():
+            networks.setdefault(depth, []).append(answers)
+    costs = {depth: of_seeds[0].cost.mean() for depth, of_seeds in networks.items()}
+    depth = min(costs, key=lambda depth: abs(costs[depth] - budget))
+    accuracy = np.mean([answers.scores.mean() for answers in networks[depth]])
+    return f"{100 * accuracy:.1f} at {costs[depth]:.2f}"
+
+
+class Headline(NamedTuple):
+    """What the headline says of a population, by row of the table."""
+
+    accuracy: dict[str, str]
+    against_six_layers: dict[str, str]
+    against_as_fast: dict[str, str]  # the row that `AS_FAST` names
+
+
+def headline_of(population: Population, exits: Method) -> Headline:
+    """Estimate accuracies of a population's networks with 95% intervals, and their differences.
+
+    exits: the method `STOPPING` of that population.
+    """
+    with_exits = load_exits(population)
+    fixed_depths = load_fixed_depths(population)
+    seeds = sorted(with_exits.keys() & fixed_depths.keys())
+    scores: dict[str, np.ndarray] = {}  # (seeds, examples), by row
+    for depth in (6, 4, 3):
+        networks = [fixed_depths[seed][depth] for seed in seeds]
+        scores[f"fixed depth, {depth} layers"] = np.stack([x.scores[0] for x in networks])
+    full = scores["fixed depth, 6 layers"]
+    scores["exits, all layers"] = np.stack([with_exits[seed].scores[-1] for seed in seeds])
+    for budget in (0.5, 0.4):
+        scores[f"exits, cost {budget}"] = at_budgets(exits, [budget]).score[0]
+    accuracy = {}
+    contrasts = {}
+    for row, right in scores.items():
+        (estimate,) = simultaneous([[right]])
+        accuracy[row] = estimate.text(100, ".1f")
+        if right is not full:
+            contrasts["six layers", row] = difference(right, full)
+        if row in AS_FAST:
+            contrasts["as fast", row] = difference(right, scores[AS_FAST[row]])
+    against: dict[str, dict[str, str]] = {"six layers": {}, "as fast": {}}
+    for (other, row), text in estimate_cells(contrasts).items():
+        against[other][row] = text
+    return Headline(accuracy, against["six layers"], against["as fast"])
+
+
+def headline_table(methods: dict[str, dict[str, Method]]) -> str:
+    """Tabulate accuracies on SST-2 beside the milliseconds of networks of that size."""
+    dev = headline_of(POPULATIONS[HEADLINE], methods[HEADLINE][STOPPING])
+    sentences = headline_of(POPULATIONS[SENTENCES_TITLE], methods[SENTENCES_TITLE][STOPPING])
+    times = read_times(RESULTS / "milliseconds.md")
+    cells: dict[tuple[str, str], str] = {}
+    for row, accuracy in dev.accuracy.items():
+        cells["dev set, %", row] = accuracy
+        if row in dev.against_six_layers:
+            cells["− six layers", row] = dev.against_six_layers[row]
+        if row in AS_FAST:
+            layers = AS_FAST[row].removeprefix("fixed depth, ")
+            cells["− as fast", row] = f"{layers}: {dev.against_as_fast[row]}"
+            cells["− as fast, other sentences", row] = sentences.against_as_fast[row]
+        for form in ("PyTorch", "ONNX, int8"):
+            cells[f"{form}: mean ms, p95", row] = times[TIMED_AS.get(row, row)][form]
+    columns = ["dev set, %", "− six layers", "− as fast", "− as fast, other sentences"]
+    columns += ["PyTorch: mean ms, p95", "ONNX, int8: mean ms, p95"]
+    seeds = len(methods[HEADLINE][STOPPING])
+    return table(f"SST-2, {seeds} seeds", columns, cells)
+
+
+def read_times(path: Path) -> dict[str, dict[str, str]]:
+    """Read mean and 95th percentile, "5.5, 7.6", by row and column of benchmarks/one_text.py's."""
+    header, _, *rows = path.read_text(encoding="utf-8").splitlines()
+    _, *forms = split_row(header)
+    times = {}
+    for line in rows:
+        name, *cells = split_row(line)
+        means = [re.sub(r" \(.*\)", "", cell) for cell in cells]
+        times[name] = dict(zip(forms, means, strict=True))
+    return times
+
+
+def split_row(line: str) -> list[str]:
+    """Split a row of a Markdown table into its cells."""
+    return [cell.strip() for cell in line.strip("|").split("|")]
 
 
 def draw_headline(methods: dict[str, dict[str, Method]]) -> None:
     """Draw docs/comparison.png, on SST-2's dev set; methods: by population and name."""
-    plain = methods[HEADLINE]
-    taught = methods[f"{HEADLINE}, taught"]
-    curves = {
-        "exits, taught": taught["exits: optimal_stopping"],
-        "exits": plain["exits: optimal_stopping"],
-        "a cascade of ordinary networks": plain["ordinary networks: a cascade"],
-        "two ordinary networks, at random": plain["ordinary networks: two, at random"],
-    }
-    by_seed = load_ordinary(POPULATIONS[HEADLINE]).values()
-    ordinary = {depth: [by_depth[depth] for by_depth in by_seed] for depth in DEPTHS}
-    draw_comparison(curves, ordinary, DOCS / "comparison.png")
+    panels = {}
+    for panel, title in {"trained on labels": HEADLINE, "distilled": DISTILLED_TITLE}.items():
+        curves = {
+            "exits, optimal stopping": methods[title][STOPPING],
+            "cascade of fixed-depth networks": methods[title][CASCADE],
+            "random mix of two fixed-depth networks": methods[title][RANDOM_MIX],
+        }
+        by_seed = load_fixed_depths(ALL_POPULATIONS[title]).values()
+        networks = {depth: [by_depth[depth] for by_depth in by_seed] for depth in DEPTHS}
+        panels[panel] = Panel(curves, networks)
+    draw_comparison(panels, DOCS / "comparison.png")
 
 
 def main() -> None:
-    all_populations = POPULATIONS | MORE_POPULATIONS
     # Fits of cascades take minutes a population. A fork would inherit this process's threads.
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
-        made = pool.map(make_methods, all_populations.values())
-        methods = dict(zip(all_populations, made, strict=True))
-    texts = [headline_table(methods[HEADLINE])]
+        made = pool.map(make_methods, ALL_POPULATIONS.values())
+        methods = dict(zip(ALL_POPULATIONS, made, strict=True))
+    texts = [headline_table(methods)]
     for populations in (POPULATIONS, MORE_POPULATIONS):
         of_these = {title: methods[title] for title in populations}
+        differences = claim_cells(of_these, CLAIMS)
+        if populations is POPULATIONS:
+            texts.append(equal_cost_summary(of_these, differences))
         texts.append(depths_table(populations))
         texts += equal_cost_tables(of_these)
-        texts.append(claims_table(of_these))
+        texts.append(claims_table(differences))
+    texts.append(claims_table(claim_cells(methods, MORE_CLAIMS)))
     texts += [ablation_table(), thresholds_table()]
     report = "\n\n".join(texts)
     draw_headline(methods)

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from elbert.configuration import AdaptiveConfig, AlbertActConfig
-from elbert.ponder.distribution import GeneralizedGeometricDist, prior
 from experiments.comparison.methods import Outcomes
 from experiments.comparison.recordings import DEV, SST2_PARTS, config_of, load_rows, unit_flops
+from modeling.configuration import AdaptiveConfig, AlbertActConfig
+from modeling.ponder.distribution import GeneralizedGeometricDist, prior
 
 EPSILONS = (0.01, 0.2, 0.4, 0.6, 0.8)  # act_epsilon of the recorded settings of ACT
 PRIOR_KL = 0.01  # below it, halting is still the prior's
@@ -74,7 +74,7 @@ def failure(scores: np.ndarray, labels: np.ndarray, unmoved: bool) -> str:
     """Say why a training failed, or "".
 
     A network learnt nothing where its best setting's score is within two standard errors of always
-    answering the commonest class, or the mean value.
+    answering the majority class, or the mean value.
 
     Args:
         scores: (settings, examples).

@@ -8,12 +8,10 @@ from collections.abc import Hashable, Sequence
 from functools import cache
 
 import numpy as np
-from scipy.stats import norm as normal
-from scipy.stats import t as student
+from scipy.stats import norm as normal, t as student
 
-from answers.exit_metrics import bootstrap_weights
+from evaluation.exit_metrics import bootstrap_weights
 from exit_lab.estimates import Estimate, widen_shares
-from experiments.comparison.methods import Method, at_budgets
 
 RESAMPLES = 1000
 EXAMPLE_DRAWS, SEED_DRAWS = 1, 2  # random seeds of the resamples
@@ -122,27 +120,3 @@ def simultaneous(
         half_width = error * float(student.isf(tail, freedom))
         estimates.append(Estimate(mean, mean - half_width, mean + half_width))
     return estimates
-
-
-def cost_to_reach(
-    method: Method, bar: np.ndarray, budgets: Sequence[float] | np.ndarray
-) -> Estimate:
-    """Estimate the least cost at which a method's score reaches a bar; ∞ where it never does.
-
-    The interval's ends are the 2.5% and the 97.5% quantile of the resamples, each of which has a
-    bar of its own.
-
-    Args:
-        bar: a score in every resample, (1 + RESAMPLES,).
-        budgets: those that are tried, rising.
-    """
-    results = at_budgets(method, budgets)
-    reached = resampled_means(results.score) >= bar  # (budgets, 1 + RESAMPLES)
-    first_budget = reached.argmax(0)
-    mean_cost = results.cost.mean(1)
-    least = np.where(reached.any(0), mean_cost[first_budget], np.inf)
-    # Not np.quantile, which would take a mean of a number and ∞.
-    ordered = np.sort(least[1:])
-    low = ordered[round(0.025 * RESAMPLES)]
-    high = ordered[round(0.975 * RESAMPLES) - 1]
-    return Estimate(float(least[0]), float(low), float(high))

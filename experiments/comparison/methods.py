@@ -6,20 +6,18 @@ mixtures of two settings, and none loses by the steps of its settings. The setti
 one half of the examples and reported on the other, then the other way round.
 
 At a *budget*, the share of the mixture is such that the mean cost on the reporting half is the
-budget, which needs no labels. A method whose best setting costs less stays at that setting, and a
-method that cannot mix, such as the choice of one truncated network, at the best within the budget.
+budget, which needs no labels. A method whose best setting costs less stays at that setting.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from answers.exit_metrics import at_exit
-from answers.frontier import concave_hull, frontier
-from answers.sweep import ORACLE, RANDOM_MIXTURE
+from evaluation.exit_metrics import at_exit
+from evaluation.frontier import concave_hull
+from evaluation.sweep import ORACLE, RANDOM_MIXTURE
 from exit_lab.choice import Parts, split
 from exit_lab.frontiers import Mixture, mixture_within
 from experiments.comparison.recordings import Answers
@@ -63,24 +61,6 @@ def choice_of_networks(networks: Sequence[Answers], choosing: np.ndarray) -> Out
     return join([outcomes_of(network, choosing, RANDOM_MIXTURE) for network in networks])
 
 
-def entropy_cascade(networks: Sequence[Answers], choosing: np.ndarray) -> Outcomes:
-    """Compute the outcomes of each network without exits, and of each with any later one.
-
-    The second of two networks runs, from its first layer, where the first one's entropy is high.
-
-    choosing: numbers of the rows that choose.
-    """
-    methods = [choice_of_networks(networks, choosing)]
-    for first, second in combinations(networks, 2):
-        pair = Answers(
-            logits=np.concatenate([first.logits, second.logits]),
-            labels=first.labels,
-            cost=np.concatenate([first.cost, first.cost + second.cost]),
-        )
-        methods.append(outcomes_of(pair, choosing, "entropy"))
-    return join(methods)
-
-
 # The best settings.
 
 
@@ -94,7 +74,6 @@ class ExampleFrontier:
     limit_cost: np.ndarray  # what a budget is compared with: mean costs, (points,)
     cost: np.ndarray  # (points, examples)
     score: np.ndarray  # (points, examples)
-    mixes: bool  # may two settings be mixed, for the costs between them?
 
     def at(self, budget: float) -> Outcomes:
         """Return each reporting example's score and cost at a budget: (examples,).
@@ -105,7 +84,7 @@ class ExampleFrontier:
         to the mean cost, at the method's own price: what the second setting gains over the first,
         for what it costs more. Resampled scores are then scores at the budget.
         """
-        mixture = mixture_within(self.limit_cost, budget, self.mixes)
+        mixture = mixture_within(self.limit_cost, budget, mixes=True)
         if mixture is None:
             mixture = Mixture(0, 0)
         score = mixture.of(self.score)
@@ -117,15 +96,11 @@ class ExampleFrontier:
         return Outcomes(score, cost)
 
 
-def choose_frontier(outcomes: Outcomes, parts: Parts, mixes: bool = True) -> ExampleFrontier:
-    """Choose the settings that no other beats on the rows that choose.
-
-    mixes: may two settings be mixed? Then no mixture of two may beat them either.
-    """
+def choose_frontier(outcomes: Outcomes, parts: Parts) -> ExampleFrontier:
+    """Choose the settings that no other, and no mixture of two, beats on the rows that choose."""
     mean_cost = outcomes.cost[:, parts.calibration].mean(1)
     mean_score = outcomes.score[:, parts.calibration].mean(1)
-    best = concave_hull if mixes else frontier
-    chosen = best(mean_cost, mean_score)
+    chosen = concave_hull(mean_cost, mean_score)
     cost = outcomes.cost[chosen][:, parts.report]
     score = outcomes.score[chosen][:, parts.report]
     order = cost.mean(1).argsort(kind="stable")
@@ -133,7 +108,6 @@ def choose_frontier(outcomes: Outcomes, parts: Parts, mixes: bool = True) -> Exa
         limit_cost=cost.mean(1)[order],
         cost=cost[order],
         score=score[order],
-        mixes=mixes,
     )
 
 
@@ -153,7 +127,6 @@ def make_method(
     trained: Iterable[Trained],
     outcomes: Callable[[Trained, np.ndarray], Outcomes],
     examples: int,
-    mixes: bool = True,
 ) -> Method:
     """Make a method from what was trained on a task with each seed.
 
@@ -162,14 +135,13 @@ def make_method(
         examples: how many rows they answered.
         outcomes: computes the outcomes of one seed; the second argument are the numbers of the rows
             that choose.
-        mixes: may two settings be mixed, for the costs between them?
     """
     method = []
     for of_seed in trained:
         fronts = []
         for parts in halves(examples):
             settings = outcomes(of_seed, parts.calibration)
-            fronts.append(choose_frontier(settings, parts, mixes))
+            fronts.append(choose_frontier(settings, parts))
         method.append(fronts)
     return method
 

@@ -16,7 +16,7 @@ import numpy as np
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from elbert.configuration import AdaptiveConfig, ElbertConfig, config_class_of
+from modeling.configuration import AdaptiveConfig, ElbertConfig, config_class_of
 from runs.flags import parse
 from runs.settings import GROUPS, GlueSettings
 
@@ -97,7 +97,7 @@ MINILM = {"hidden_size": 384, "embedding_size": 384, "num_attention_heads": 12}
 def starting_encoders() -> dict[str, dict[str, Any]]:
     """List the starting encoders that train.py makes, with the keys of their architecture."""
     encoders = {}
-    for depth in (1, 2, 3, 4, 5, 6, 12):
+    for depth in range(1, 7):
         # One layer for all passes, with an inner size twice MiniLM's; `still` has no dropout.
         shared = {"num_hidden_layers": depth, "num_hidden_groups": 1, "intermediate_size": 3072}
         for kind in ("shared", "still"):
@@ -261,28 +261,3 @@ def load_words(part: str) -> Answers:
     logits = load_file(WORDS)["all_logits"][:, SST2_PARTS[part]]
     labels = load_rows("SST-2", part).labels
     return Answers(logits=logits, labels=labels, cost=np.zeros((1, len(labels))))
-
-
-def load_truncated(task: str, files: str) -> list[list[Answers]]:
-    """Load networks without exits, trained to depths of 1 to 6: of each seed one for each depth.
-
-    A seed counts if it has all depths that any seed has; the deepest may be missing.
-
-    files: the part of the files' names, with "{depth}" in the place of the depth.
-    """
-    seeds_by_depth = {}
-    for depth in range(1, 7):
-        trained = seeds(task, files.format(depth=depth))
-        if trained:
-            seeds_by_depth[depth] = trained
-    if not seeds_by_depth:
-        return []
-    *all_but_deepest, _ = seeds_by_depth.values()
-    shallowest = next(iter(seeds_by_depth.values()))
-    networks = []
-    for seed in shallowest:
-        if not all(seed in trained for trained in all_but_deepest):
-            continue
-        depths = [depth for depth, trained in seeds_by_depth.items() if seed in trained]
-        networks.append([load(task, files.format(depth=depth), seed) for depth in depths])
-    return networks

@@ -1,12 +1,12 @@
-"""Tables and CSV files of docs/results.md and its appendix, from the recorded answers.
+"""The last two tables of docs/results.md and the files behind them, from the recorded answers.
 
     python -m experiments.comparison.report
 
 Reads what is in experiments/recorded; a row whose recordings are not there is left out. Thresholds
 are cross-fitted: one half of the examples chooses, the other reports, then the other way round.
 Costs are FLOPs, with an exit check after every layer that runs and the ponder models' extra token,
-as shares of MiniLM's six layers without exits. Writes, beside this file, results/tables.md with the
-pages' tables and results/*.csv with what no table has.
+as shares of MiniLM's six layers without exits. Writes, beside this file, results/tables.md, and
+results/*.csv with what no table has.
 """
 
 import csv
@@ -30,21 +30,11 @@ from experiments.comparison.methods import (
     Method,
     Methods,
     Outcomes,
-    choice_of_networks,
-    entropy_cascade,
     join,
     make_method,
     outcomes_of,
 )
-from experiments.comparison.names import (
-    ACT,
-    NETWORKS,
-    RULES,
-    TRUNCATED,
-    cascade_name,
-    method_name,
-    mixture_name,
-)
+from experiments.comparison.names import ACT, NETWORKS, RULES, method_name
 from experiments.comparison.recordings import (
     RECORDED,
     TASKS,
@@ -52,7 +42,6 @@ from experiments.comparison.recordings import (
     config_of,
     load,
     load_rows,
-    load_truncated,
     path_of,
     seeds,
 )
@@ -117,7 +106,7 @@ def load_networks() -> tuple[Networks, list[Halting]]:
 
 
 def make_methods(networks: Networks) -> Methods:
-    """Make a method of every rule on every network that has it, and of truncated networks."""
+    """Make a method of every rule on every network that has it."""
     methods: Methods = {}
     for (task, network), of_seeds in networks.items():
         for rule in RULES:
@@ -127,16 +116,6 @@ def make_methods(networks: Networks) -> Methods:
                 outcomes = partial(outcomes_of, rule=rule)
                 title = method_name(rule, network)
                 methods[task, title] = make_method(with_rule, outcomes, row_count(task))
-    for task, (files, title) in product(TASKS, TRUNCATED.items()):
-        truncated = load_truncated(task, files)
-        if not truncated:
-            continue
-        rows = row_count(task)
-        methods[task, title] = make_method(truncated, choice_of_networks, rows, mixes=False)
-        methods[task, mixture_name(title)] = make_method(truncated, choice_of_networks, rows)
-        has_entropy = truncated[0][0].has_classes
-        if files.startswith("untied") and has_entropy:
-            methods[task, cascade_name(title)] = make_method(truncated, entropy_cascade, rows)
     return methods
 
 
@@ -218,16 +197,10 @@ def main() -> None:
     write_csv("networks", tables.GAIN_COLUMNS, gains)
 
     texts = [
-        tables.at_equal_cost(methods, "SST-2"),
-        tables.at_equal_cost(methods, "SICK"),
-        tables.least_costs(methods),
-        tables.certified_table(certified),
-        tables.layers_table(),
-        tables.choices_table(),
-        tables.claims(methods),
-        tables.claims(methods, tables.HALTING_CLAIMS, tables.HALTING_BUDGETS),
         tables.overview(methods, networks),
-        tables.gains_table(gains),
+        tables.certified_table(certified),
+        tables.choices_table(),
+        tables.halting_claims(methods),
     ]
     report = "\n\n".join(texts)
     (RESULTS / "tables.md").write_text(report + "\n", encoding="utf-8")

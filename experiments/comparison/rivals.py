@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from answers.exit_metrics import at_exit
-from elbert.rules import exit_scores, normalised_entropy
+from evaluation.exit_metrics import at_exit
 from experiments.comparison.methods import Outcomes
 from experiments.comparison.recordings import Answers
 from experiments.comparison.rules import quantiles
+from modeling.rules import exit_scores, normalised_entropy
 
 SHARES = np.linspace(0.02, 0.98, 49)  # of the examples that are left, which exit at each layer
 SCHEDULE_PRICES = np.geomspace(0.01, 3, 24)  # of computation, in accuracy

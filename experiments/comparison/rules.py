@@ -11,13 +11,13 @@ from typing import NamedTuple, cast
 import numpy as np
 import torch
 
-from answers.sweep import ORACLE, RANDOM_MIXTURE, Recording, scan_settings
-from elbert.configuration import EarlyExitConfig, ElbertConfig, PonderAlbertConfig
-from elbert.exits.rules import Learnt
-from elbert.rules import Size, exit_scores, normalised_entropy
-from elbert_base.exit_settings import Setting
+from evaluation.sweep import ORACLE, RANDOM_MIXTURE, Recording, scan_settings
 from exit_lab.learnt import fit_learnt
 from experiments.comparison.recordings import Answers
+from modeling.configuration import EarlyExitConfig, ElbertConfig, PonderAlbertConfig
+from modeling.exit_settings import Setting
+from modeling.exits.rules import Learnt
+from modeling.rules import Size, exit_scores, normalised_entropy
 
 QUANTILES = 21  # thresholds for each layer
 PRICES = np.append(np.geomspace(1e-3, 1e3, 400), 0)  # of computation, in score, for the oracle
@@ -52,9 +52,13 @@ def patience_windows(answers: Answers) -> range:
 
 
 def elbert_config(answers: Answers) -> ElbertConfig:
-    """Make a configuration whose rules read answers of so many classes."""
-    classes = answers.logits.shape[-1]
-    return ElbertConfig(id2label=dict.fromkeys(range(classes), "class"))
+    """Make a configuration of as many layers and classes as the answers have."""
+    layers, _, classes = answers.logits.shape
+    return ElbertConfig(
+        num_hidden_layers=layers,
+        num_hidden_groups=layers,
+        id2label=dict.fromkeys(range(classes), "class"),
+    )
 
 
 # The settings of each rule. `choosing`: numbers of the rows that choose.
@@ -100,11 +104,13 @@ def learnt_settings(answers: Answers, choosing: np.ndarray) -> RuleSettings:
     recording = Recording({"all_logits": torch.tensor(phrases.logits)}, phrases.labels)
     all_rows = np.arange(len(phrases.labels))
     config = fit_learnt(elbert_config(answers), recording, all_rows)
-    doubts = doubts_of(config, torch.tensor(answers.logits))
-    return RuleSettings(config, "learnt", all_settings(exit_thres=quantiles(doubts[:, choosing])))
+    uncertainties = uncertainties_of(config, torch.tensor(answers.logits))
+    return RuleSettings(
+        config, "learnt", all_settings(exit_thres=quantiles(uncertainties[:, choosing]))
+    )
 
 
-def doubts_of(config: EarlyExitConfig, all_logits: torch.Tensor) -> np.ndarray:
+def uncertainties_of(config: EarlyExitConfig, all_logits: torch.Tensor) -> np.ndarray:
     """Compute how probable the rule `learnt` finds an error, at all layers but the last.
 
     all_logits: (layers, examples, classes). Returns (layers − 1, examples).
@@ -113,12 +119,12 @@ def doubts_of(config: EarlyExitConfig, all_logits: torch.Tensor) -> np.ndarray:
     rule = cast(Learnt, config.exit_rule(thres_name="learnt", exit_thres=0.0))
     layers, examples, classes = all_logits.shape
     scores_before = rule.start(Size((), examples, classes, layers), {})
-    doubts = []
+    uncertainties = []
     for depth, logits in enumerate(all_logits[:-1], start=1):
         scores = rule.scores(logits)
-        doubts.append(rule.doubt(scores, scores_before, depth).numpy())
+        uncertainties.append(rule.uncertainty(scores, scores_before, depth).numpy())
         scores_before = scores
-    return np.stack(doubts)
+    return np.stack(uncertainties)
 
 
 def halting_settings(answers: Answers, choosing: np.ndarray) -> RuleSettings:

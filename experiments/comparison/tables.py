@@ -1,4 +1,4 @@
-"""The tables of docs/results.md and its appendix, and the rows of results/*.csv: one function each.
+"""The tables of results/tables.md, and the rows of results/*.csv: one function each.
 
 A *network* is a part of a file's name, a *title* what the pages call a method (`names.py`). Scores
 are in percent, differences in percentage points.
@@ -12,34 +12,17 @@ import numpy as np
 import torch
 from safetensors.numpy import load_file
 
-from answers.sweep import RANDOM_MIXTURE, scan_settings
-from elbert.configuration import ElbertConfig
+from evaluation.sweep import RANDOM_MIXTURE, scan_settings
 from exit_lab.choice import count_certified, losses
 from exit_lab.estimates import Estimate
-from experiments.comparison.intervals import (
-    Contrast,
-    cost_to_reach,
-    difference,
-    resampled_means,
-    simultaneous,
-)
+from experiments.comparison.intervals import Contrast, difference, simultaneous
 from experiments.comparison.methods import Method, Methods, at_budgets, oracle_scores
 from experiments.comparison.names import (
-    ELBERT,
-    ELBERT_COIN,
-    ELBERT_TAUGHT,
-    MINILM,
-    MINILM_EQUAL,
-    MINILM_TAUGHT,
-    NETWORKS,
+    ELBERT_AS_PONDERNET,
+    ELBERT_RANDOM_EXITS,
     PONDER_GRID,
     RULES,
-    TRUNCATED,
-    TRUNCATED_MINILM,
-    TRUNCATED_MINILM_TAUGHT,
-    cascade_name,
     method_name,
-    mixture_name,
 )
 from experiments.comparison.recordings import (
     DEV,
@@ -50,15 +33,13 @@ from experiments.comparison.recordings import (
     list_recordings,
     load,
     load_rows,
-    load_truncated,
-    seeds,
 )
 from experiments.comparison.rules import all_settings
+from modeling.configuration import ElbertConfig
 from runs.console import markdown_table
 
 BUDGETS = (0.2, 0.3, 0.4, 0.5)  # columns of tables
 WIDE_BUDGETS = np.arange(0.6, 1.21, 0.1)  # costs that every method has
-FINE_BUDGETS = np.arange(0.15, 1.75, 0.01)
 
 Cells = Mapping[tuple[str, str], str]  # by the titles of column and row
 Key = TypeVar("Key", bound=Hashable)
@@ -105,77 +86,14 @@ def estimate_cells(contrasts: Mapping[tuple[str, str], Contrast]) -> dict[tuple[
     return dict(zip(contrasts, texts, strict=True))
 
 
-# At equal cost.
-
-HEADLINES = (
-    MINILM_TAUGHT,
-    MINILM_EQUAL,
-    MINILM,
-    TRUNCATED_MINILM_TAUGHT,
-    TRUNCATED_MINILM,
-    cascade_name(TRUNCATED_MINILM_TAUGHT),
-    cascade_name(TRUNCATED_MINILM),
-    mixture_name(TRUNCATED_MINILM_TAUGHT),
-    mixture_name(TRUNCATED_MINILM),
-    ELBERT_TAUGHT,
-    ELBERT,
-)
-
-
 def is_within(cost: np.ndarray, budget: float) -> bool:
     """Tell whether a method's mean cost, (seeds,), is within a budget; its cheapest may be more."""
     return bool(cost.mean() < budget + 0.01)
 
 
-def at_equal_cost(methods: Methods, task: str) -> str:
-    """Tabulate the scores of the headline methods at `BUDGETS`."""
-    cells = {}
-    for title in HEADLINES:
-        if (task, title) not in methods:
-            continue
-        method = methods[task, title]
-        results = at_budgets(method, BUDGETS)
-        for budget, cost, score in zip(BUDGETS, results.cost, results.score, strict=True):
-            if is_within(cost, budget):
-                cells[str(budget), f"{title} ({len(method)})"] = f"{100 * score.mean():.1f}"
-    return table(f"{task}: accuracy at a cost of (seeds)", [str(x) for x in BUDGETS], cells)
+# PonderNet's halting.
 
-
-def least_costs(methods: Methods) -> str:
-    """Tabulate the least cost that loses at most 1 or 2 points of the deepest ordinary MiniLM."""
-    cells = {}
-    columns = []
-    for task, points in product(TASKS, (1, 2)):
-        column = f"{task}, {points}"
-        columns.append(column)
-        deepest = [of_seed[-1] for of_seed in load_truncated(task, "untied-{depth}")]
-        best = resampled_means(np.stack([answers.scores[0] for answers in deepest]))
-        for title in (*HEADLINES, ELBERT_COIN):
-            if (task, title) in methods:
-                cost = cost_to_reach(methods[task, title], best - points / 100, FINE_BUDGETS)
-                cells[column, title] = cost.text().replace("inf", "never")
-    return table("cost to lose at most (points)", columns, cells)
-
-
-# In pairs.
-
-CLAIMS = [  # a method, and what it is compared with
-    (MINILM_TAUGHT, mixture_name(TRUNCATED_MINILM_TAUGHT)),
-    (MINILM_TAUGHT, cascade_name(TRUNCATED_MINILM_TAUGHT)),
-    (MINILM_TAUGHT, mixture_name(TRUNCATED_MINILM)),
-    (MINILM_TAUGHT, MINILM_EQUAL),
-    (MINILM_TAUGHT, MINILM),
-    (MINILM_EQUAL, MINILM),
-    (MINILM_EQUAL, mixture_name(TRUNCATED_MINILM)),
-    (MINILM_EQUAL, cascade_name(TRUNCATED_MINILM)),
-    (MINILM_EQUAL, method_name(RANDOM_MIXTURE, "untied-exits-equal")),
-    (ELBERT_TAUGHT, ELBERT),
-    (ELBERT, mixture_name(TRUNCATED["shared-{depth}"])),
-    (method_name("entropy", "pondernet-beta0.5"), ELBERT),
-]
-# PonderNet's networks had no dropout, and their best checkpoints were kept.
-ELBERT_AS_PONDERNET = method_name("entropy", "still-exits-best")
-HALTING_CLAIMS = [
+HALTING_CLAIMS = [  # a method, and what it is compared with
     (method_name(rule, network), ELBERT_AS_PONDERNET)
     for rule, network in product(("halting", "entropy"), PONDER_GRID)
 ]
@@ -183,25 +101,19 @@ HALTING_CLAIMS = [
 HALTING_BUDGETS = (0.4, 0.5, 0.7, 1.0, 1.3, 1.6)
 
 
-def claims(
-    methods: Methods,
-    pairs: Sequence[tuple[str, str]] = CLAIMS,
-    budgets: Sequence[float] = BUDGETS,
-) -> str:
-    """Tabulate the differences between methods that are set side by side, at these budgets."""
+def halting_claims(methods: Methods) -> str:
+    """Tabulate the differences of `HALTING_CLAIMS` on SST-2, at `HALTING_BUDGETS`."""
     contrasts = {}
-    for task, (title, other_title) in product(TASKS, pairs):
-        if (task, title) not in methods or (task, other_title) not in methods:
-            continue
-        results = at_budgets(methods[task, title], budgets)
-        other = at_budgets(methods[task, other_title], budgets)
-        for number, budget in enumerate(budgets):
+    for title, other_title in HALTING_CLAIMS:
+        results = at_budgets(methods["SST-2", title], HALTING_BUDGETS)
+        other = at_budgets(methods["SST-2", other_title], HALTING_BUDGETS)
+        for number, budget in enumerate(HALTING_BUDGETS):
             if is_within(results.cost[number], budget) and is_within(other.cost[number], budget):
-                row = f"{task}: {title} − {other_title}"
+                row = f"SST-2: {title} − {other_title}"
                 contrast = difference(results.score[number], other.score[number])
                 contrasts[str(budget), row] = contrast
-    cells = estimate_cells(contrasts)
-    return table("difference in points at a cost of", [str(x) for x in budgets], cells)
+    columns = [str(budget) for budget in HALTING_BUDGETS]
+    return table("difference in points at a cost of", columns, estimate_cells(contrasts))
 
 
 # Over random exits.
@@ -220,24 +132,24 @@ def mean_oracle(networks: Networks, task: str, network: str) -> float:
 
 def overview(methods: Methods, networks: Networks) -> str:
     """Tabulate each method's gain over random exits of ELBERT's network at equal budgets."""
-    coins = {task: mean_over_budgets(methods[task, ELBERT_COIN]) for task in TASKS}
+    random_scores = {task: mean_over_budgets(methods[task, ELBERT_RANDOM_EXITS]) for task in TASKS}
     contrasts = {}
     for (task, title), method in methods.items():
-        if title != ELBERT_COIN:
-            contrasts[task, title] = difference(mean_over_budgets(method), coins[task])
+        if title != ELBERT_RANDOM_EXITS:
+            contrasts[task, title] = difference(mean_over_budgets(method), random_scores[task])
     cells = {}
-    for task, coin in coins.items():
-        cells[task, "random exits themselves"] = f"{100 * coin.mean():.1f}"
+    for task, random_score in random_scores.items():
+        cells[task, "random exits themselves"] = f"{100 * random_score.mean():.1f}"
     for key, gain in estimate_all(contrasts).items():
         cells[key] = gain_text(gain)
-    for task, coin in coins.items():
-        room = mean_oracle(networks, task, "shared-exits") - coin.mean()
+    for task, random_score in random_scores.items():
+        room = mean_oracle(networks, task, "shared-exits") - random_score.mean()
         cells[task, "oracle"] = f"{100 * room:+.1f}"
     return table("gain over random exits of ELBERT's network, in points", TASKS, cells)
 
 
 class Gain(NamedTuple):
-    """What a rule gains over random exits of the same network, the coin.
+    """What a rule gains over random exits of the same network.
 
     Scores are means over `WIDE_BUDGETS`.
     """
@@ -245,30 +157,30 @@ class Gain(NamedTuple):
     task: str
     network: str
     rule: str
-    coin: float  # its score
-    room: float  # the oracle's score less the coin's
+    random_exits: float  # the score of random exits
+    room: float  # the oracle's score less that of random exits
     gain: float
     low: float
     high: float
     efficiency: float  # gain / room
 
 
-GAIN_COLUMNS = "task,network,rule,coin,oracle - coin,gain,low,high,efficiency"
+GAIN_COLUMNS = "task,network,rule,random exits,oracle - random exits,gain,low,high,efficiency"
 
 
 def gains_by_network(methods: Methods, networks: Networks) -> list[Gain]:
     """Estimate what each rule gains on each network."""
     contrasts = {}
-    coins = {}
+    random_scores = {}
     rooms = {}
     for task, network in networks:
-        coin = mean_over_budgets(methods[task, method_name(RANDOM_MIXTURE, network)])
-        coins[task, network] = float(coin.mean())
-        rooms[task, network] = mean_oracle(networks, task, network) - float(coin.mean())
+        random_score = mean_over_budgets(methods[task, method_name(RANDOM_MIXTURE, network)])
+        random_scores[task, network] = float(random_score.mean())
+        rooms[task, network] = mean_oracle(networks, task, network) - float(random_score.mean())
         for rule in RULES:
             key = (task, method_name(rule, network))
             if rule != RANDOM_MIXTURE and key in methods:
-                contrast = difference(mean_over_budgets(methods[key]), coin)
+                contrast = difference(mean_over_budgets(methods[key]), random_score)
                 contrasts[task, network, rule] = contrast
     gains = []
     for (task, network, rule), estimate in estimate_all(contrasts).items():
@@ -277,7 +189,7 @@ def gains_by_network(methods: Methods, networks: Networks) -> list[Gain]:
             task=task,
             network=network,
             rule=rule,
-            coin=coins[task, network],
+            random_exits=random_scores[task, network],
             room=room,
             gain=estimate.value,
             low=estimate.low,
@@ -288,55 +200,9 @@ def gains_by_network(methods: Methods, networks: Networks) -> list[Gain]:
     return gains
 
 
-def gains_table(gains: Sequence[Gain]) -> str:
-    """Tabulate the rules of each network below its random exits."""
-    cells = {}
-    for gain in gains:
-        network = NETWORKS[gain.network]
-        estimate = Estimate(gain.gain, gain.low, gain.high)
-        cells[gain.task, f"{network}: random exits"] = f"{100 * gain.coin:.1f}"
-        cells[gain.task, f"{network}: {RULES[gain.rule]}"] = gain_text(estimate)
-    return table("gain over random exits of the same network, in points", TASKS, cells)
-
-
 # Every layer.
 
-FAMILIES = {"untied": "MiniLM", "rank32": "corrections of rank 32", "shared": "shared"}
-TRAININGS = {  # of a family, and how its networks were trained
-    "{family}-{depth}": "trained to this depth",
-    "{family}-{depth}-taught": "trained to this depth, taught",
-    "{family}-exits": "an exit after each",
-    "{family}-exits-equal": "an exit after each, equal weights",
-    "{family}-exits-taught": "an exit after each, taught",
-}
 DEPTHS = range(1, 7)
-
-
-def layers_table() -> str:
-    """Tabulate the score of every layer alone, and of networks trained to each depth.
-
-    They are means over the seeds. The last two rows are costs.
-    """
-    cells = {}
-    for task, family, training in product(TASKS, FAMILIES, TRAININGS):
-        for depth in DEPTHS:
-            network = training.format(family=family, depth=depth)
-            scores = []
-            for seed in seeds(task, network):
-                by_layer = load(task, network, seed).scores.mean(1)
-                # A network trained to one depth has the scores of its last layer alone.
-                layer = min(len(by_layer), depth)
-                scores.append(100 * by_layer[layer - 1])
-            if scores:
-                row = f"{task}: {FAMILIES[family]}, {TRAININGS[training]} ({len(scores)})"
-                cells[str(depth), row] = f"{np.mean(scores):.1f}"
-    for family in ("untied", "shared"):
-        network = f"{family}-exits"
-        first_seed = seeds("SST-2", network)[0]
-        costs = load("SST-2", network, first_seed).cost.mean(1)
-        for depth, cost in zip(DEPTHS, costs, strict=True):
-            cells[str(depth), f"*cost of an exit on SST-2, {FAMILIES[family]}*"] = f"{cost:.2f}"
-    return table("100 × score (seeds)", [str(depth) for depth in DEPTHS], cells)
 
 
 class LayerScores(NamedTuple):
@@ -377,8 +243,8 @@ CHOICES = {  # networks, and their names in `CHOOSING`
     "exits at 4 × the rate, without dropout": "exits-equal-x4-drop0",
     "exits at 4 × the rate, three epochs": "exits-equal-x4-epochs3",
     "exits at 4 × the rate, after layers 2, 4 and 6": "exits246-equal-x4",
-    "ordinary networks": "{depth}",
-    "ordinary networks, a new pooler at 4 × the rate": "{depth}-own-x4",
+    "fixed-depth networks": "{depth}",
+    "fixed-depth networks, a new pooler at 4 × the rate": "{depth}-own-x4",
 }
 
 
@@ -396,9 +262,9 @@ def choices_table() -> str:
                 logits = load_file(path)["all_logits"]
                 # Of a network with fewer answers than layers, each answers for as many layers.
                 answers = len(logits)
-                is_ordinary = answers == 1
-                if is_ordinary or depth * answers % len(DEPTHS) == 0:
-                    place = 0 if is_ordinary else depth * answers // len(DEPTHS) - 1
+                has_one_answer = answers == 1
+                if has_one_answer or depth * answers % len(DEPTHS) == 0:
+                    place = 0 if has_one_answer else depth * answers // len(DEPTHS) - 1
                     accuracies.append((logits[place].argmax(-1) == labels).mean())
             if accuracies:
                 row = f"{title} ({len(accuracies)})"
@@ -441,7 +307,7 @@ class Population(NamedTuple):
 
 
 POPULATIONS = (
-    Population("MiniLM, equal weights, SST-2's dev set", "SST-2", "untied-exits-equal", 1, DEV),
+    Population("MiniLM, SST-2's dev set", "SST-2", "untied-exits-equal-x4", 11, DEV),
     Population("ELBERT, SST-2's dev set", "SST-2", "shared-exits", 1, DEV),
     Population("ELBERT, phrases of its training set", "SST-2", "shared-exits", 1, PHRASES),
     Population("ELBERT, SICK", "SICK", "elbert", 43, DEV),
@@ -514,4 +380,8 @@ def certified_table(rows: Sequence[Certified]) -> str:
     """Tabulate the costs by population and number of calibration examples."""
     cells = {(str(row.examples), row.title): f"{row.cost:.2f}" for row in rows}
     columns = [str(size) for size in CALIBRATION_SIZES]
-    return table("share of layers that the certified threshold runs, by examples:", columns, cells)
+    return table(
+        "share of layers that the certified threshold runs, by calibration examples:",
+        columns,
+        cells,
+    )

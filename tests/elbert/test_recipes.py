@@ -8,7 +8,7 @@ import transformers
 from transformers import Trainer, TrainingArguments
 
 import elbert
-from elbert_base.errors import UserError
+from modeling.errors import UserError
 from tests.berts import save, tiny_encoder
 from tests.conftest import TINY, made_reviews, tiny_model
 

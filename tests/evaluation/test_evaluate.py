@@ -5,8 +5,8 @@ import logging
 import pytest
 import torch
 
-from elbert.cpu_packing import EMULATED
 from evaluation import evaluate
+from modeling.cpu_packing import EMULATED
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from evaluation import evaluate
         ("bf16", True, False, EMULATED),
         ("fp32", True, False, ""),
         ("bf16", False, False, ""),
-        ("fp32", False, False, "--dtype auto would be bf16"),
+        ("fp32", False, False, "--dtype auto would use bf16"),
         ("fp32", False, True, ""),  # a file keeps its own type
     ],
 )

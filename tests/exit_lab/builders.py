@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from answers.sweep import Recording, Sweep, make_grids, sweep, sweepable
 from elbert import ElbertConfig
-from elbert.exits.rules import RULES
+from evaluation.sweep import Recording, Sweep, make_grids, sweep, sweepable
 from glue.splits import Example
 from glue.tasks import TASKS
+from modeling.exits.rules import RULES
 
 SWEPT_RULES = list(RULES)
 # Short grids of some keys, where a rule reads them; every other key has its own grid.

@@ -8,9 +8,8 @@ import pytest
 import torch
 from scipy.stats import binomtest, entropy
 
-from answers.sweep import Recording, Sweep, sweep
 from elbert import ElbertConfig, UserError
-from elbert_base.keys import EXIT_KEYS
+from evaluation.sweep import Recording, Sweep, sweep
 from exit_lab.choice import (
     Parts,
     choose,
@@ -22,6 +21,7 @@ from exit_lab.choice import (
 from exit_lab.compare import held_out_report
 from exit_lab.goals import GOAL_KEYS, Goal, MaxCost, MaxDrop, MaxLatency, MaxRisk, parse_goal
 from glue.tasks import TASKS
+from modeling.keys import EXIT_KEYS
 from tests.exit_lab.builders import SWEPT_RULES, swept
 
 
@@ -58,7 +58,7 @@ def test_what_a_recalibration_loses_counts_as_a_drop_and_as_a_risk():
     recalibrated = np.where(np.arange(10) < 2, 1 - labels, labels)
     made = Sweep(
         task=TASKS["rte"],
-        config=ElbertConfig(),
+        config=ElbertConfig(num_hidden_layers=2),
         grids={"entropy": {"exit_thres": (0.0, 1.0)}},
         settings=[{"thres_name": "entropy", "exit_thres": value} for value in (0.0, 1.0)],
         exit_layer=np.repeat([[2], [1]], 10, axis=1).astype(np.uint8),
@@ -80,7 +80,7 @@ def test_a_setting_with_one_answer_for_all_is_passed_over(goal):
     labels = np.array([0] * 9 + [1])
     made = Sweep(
         task=TASKS["rte"],
-        config=ElbertConfig(),
+        config=ElbertConfig(num_hidden_layers=3),
         grids={"entropy": {"exit_thres": (0.0, 0.5, 1.0)}},
         settings=[{"thres_name": "entropy", "exit_thres": value} for value in (0.0, 0.5, 1.0)],
         exit_layer=np.repeat([[3], [2], [1]], 10, axis=1).astype(np.uint8),
@@ -204,7 +204,7 @@ def test_the_cheapest_certified_setting_is_chosen(rules):
         passed += path[:stop]
     cost = made.cost(made.exit_layer)
     assert cost[choice.setting] == min(cost[passed])
-    assert f"{len(passed)} of " in choice.reason
+    assert f"cheapest of {len(passed)} settings" in choice.reason
 
 
 def test_a_guarantee_from_too_few_examples_says_how_many_it_needs():

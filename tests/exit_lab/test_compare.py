@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from answers.predict import record_layers, run_all
-from answers.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION, Recording, Sweep
 from elbert import ElbertConfig
+from evaluation.predict import record_layers, run_all
+from evaluation.sweep import FULL_DEPTH, ORACLE, RANDOM_MIXTURE, TRUNCATION, Recording, Sweep
 from exit_lab.choice import Parts, first_allowed, split
-from exit_lab.compare import compare_two_models, held_out_report, points_within
+from exit_lab.compare import compare_two_models, comparison, held_out_report, points_within
 from exit_lab.estimates import estimate
 from exit_lab.explorer import PageInfo, explorer_page
 from exit_lab.figures import curve_of
@@ -37,7 +37,8 @@ def by_hand(answers: np.ndarray = ANSWERS, task: str = "rte", label: float = 1) 
     """A sweep without rules; one part of the examples chooses and reports."""
     examples = answers.shape[1]
     none = np.ones((0, examples), np.uint8)
-    return Sweep(TASKS[task], ElbertConfig(), {}, [], none, answers, np.full(examples, label))
+    config = ElbertConfig(num_hidden_layers=len(answers))
+    return Sweep(TASKS[task], config, {}, [], none, answers, np.full(examples, label))
 
 
 def baselines(made: Sweep, resamples: int = 20) -> FrontierSet:
@@ -116,6 +117,18 @@ def test_exit_efficiency_by_hand():
     assert fronts.efficiency(fronts.at(ORACLE, 0.45)).value == pytest.approx(1)
     assert fronts.efficiency(fronts.at(RANDOM_MIXTURE, 0.45)).value == pytest.approx(0)
     assert fronts.efficiency(fronts.at(RANDOM_MIXTURE, 0.25)) is None  # nothing to gain
+
+
+def test_elue_s_score_by_hand():
+    """The mean gain over the layers' own curve, at the costs of a rule's best settings."""
+    made, _ = swept(2, "rte", ["entropy"], examples=300)
+    fronts = frontier_set(made, split(300, 0.5, 0), 50, 0)
+    rule, layers = fronts.frontiers["entropy"], fronts.frontiers["truncation"]
+    curve = np.interp(rule.cost, layers.cost, layers.metric[:, 0])
+    expected = np.mean(rule.metric[:, 0] - curve)
+    assert fronts.elue_score("entropy").value == pytest.approx(expected)
+    assert fronts.elue_score("truncation") == (0, 0, 0)
+    assert "ELUE's score in points" in comparison(made, fronts)
 
 
 def test_a_comparison_chooses_on_one_part_and_reports_on_the_other():
@@ -267,7 +280,8 @@ def test_a_choice_is_told_in_words_that_agree_with_its_table():
     same = dataclasses.replace(made, exit_layer=made.truncations[-1:], settings=[{}])
     text = held_out_report(same, 0, parts, seed=0, max_drop=0.01)
     assert "saves 0% of the layers and leaves acc as it is" in text
-    assert "may lose nothing" in text
+    assert "which rules no loss out for new texts" in text
+    assert "may lose" not in text
     assert "You asked" not in text
 
 

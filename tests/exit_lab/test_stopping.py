@@ -6,12 +6,12 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax
 
-from answers.sweep import Recording, Sweep, make_grids, scan_settings, sweep
 from elbert import ElbertConfig
-from elbert_base.keys import PRICES
+from evaluation.sweep import Recording, Sweep, make_grids, scan_settings, sweep
 from exit_lab.lab import cross_fitted
 from exit_lab.stopping import PENALTY, fit_calibration, fit_stopping, stopping_thresholds
 from glue.tasks import TASKS
+from modeling.keys import PRICES
 from tests.exit_lab.builders import config_of, made_recording
 
 
@@ -31,7 +31,11 @@ def calibration_loss(maps: np.ndarray, logits: np.ndarray, labels: np.ndarray, s
         loss = -log_softmax(answers, -1)[np.arange(len(labels)), labels].sum()
     strength = np.full(start.shape, PENALTY)
     strength[:, 0] = 1e-3
-    return loss + (strength * (table - start) ** 2).sum() / 2
+    penalised = table.copy()
+    if classes == 1:  # the bias of values in standard deviations from the labels' mean
+        shift = labels.mean() * (1 - table[0, 1])
+        penalised[0, 0] = (table[0, 0] - shift) / labels.std()
+    return loss + (strength * (penalised - start) ** 2).sum() / 2
 
 
 @pytest.mark.parametrize(("classes", "several"), [(1, False), (2, False), (3, False), (3, True)])
@@ -59,29 +63,41 @@ def test_a_recalibration_is_the_penalised_optimum(classes, several):
     assert best.fun < calibration_loss(start.ravel(), *arguments)
 
 
+def test_a_recalibration_of_values_is_the_same_in_every_unit():
+    """Values and labels in a unit that is 400 times smaller, from another zero."""
+    recording, rows = made_recording(1, examples=60, seed=3), np.arange(0, 60, 2)
+    logits = recording.tensors["all_logits"].double()
+    units = Recording({"all_logits": logits * 400 + 1200}, recording.labels * 400.0 + 1200)
+    config = ElbertConfig(num_labels=1, num_hidden_layers=5)
+    before, after = (np.array(fit_calibration(config, it, rows)) for it in (recording, units))
+    shifts = 1200 * (1 - before[:, 1:].sum(-1))
+    np.testing.assert_allclose(after[:, 1:], before[:, 1:], atol=1e-3)
+    np.testing.assert_allclose(after[:, 0], 400 * before[:, 0] + shifts, atol=1)
+
+
 def test_many_classes_are_not_recalibrated():
     recording = made_recording(21)
     assert fit_calibration(config_of(recording), recording, np.arange(40)) == []
 
 
 def test_stopping_pays_where_a_hand_worked_problem_says():
-    """Two layers: in doubt, the first is right half of the time, the second always.
+    """Two layers: where uncertain, the first is right half of the time, the second always.
 
-    Going on gains 1/2 where in doubt, else nothing. It costs price/2.
+    Going on gains 1/2 where uncertain, else nothing. It costs price/2.
     """
-    doubts = np.array([[0.4] * 200 + [0.01] * 200, [0.01] * 400])
+    uncertainties = np.array([[0.4] * 200 + [0.01] * 200, [0.01] * 400])
     is_right = np.array([[1.0, 0.0] * 100 + [1.0] * 200, [1.0] * 400])
     costs = np.array([0.5, 1.0])
     for price, exits in [(0.0, [False, False]), (0.2, [False, True]), (2.0, [True, True])]:
-        (threshold,) = stopping_thresholds(is_right, doubts, price * costs, is_value=False)
-        assert [bool(threshold > doubt) for doubt in (0.4, 0.01)] == exits, price
+        (threshold,) = stopping_thresholds(is_right, uncertainties, price * costs, is_value=False)
+        assert [bool(threshold > uncertainty) for uncertainty in (0.4, 0.01)] == exits, price
 
 
 def test_no_thresholds_on_a_grid_are_clearly_better():
     """Right answers less the price of three layers, against all pairs of thresholds."""
     generator = np.random.default_rng(0)
     certainty = generator.uniform(0.5, 1, (3, 4000)).cumsum(0) / np.arange(1, 4)[:, None]
-    doubts = 1 - certainty
+    uncertainties = 1 - certainty
     is_right = (generator.uniform(size=certainty.shape) < certainty).astype(float)
     is_right[2] = generator.uniform(size=4000) < 0.95
     costs = np.arange(1, 4) / 3
@@ -90,10 +106,10 @@ def test_no_thresholds_on_a_grid_are_clearly_better():
     for price in (0.05, 0.2, 0.4):
 
         def value(first: float, second: float, price: float = price) -> float:
-            exits = np.where(doubts[0] < first, 0, np.where(doubts[1] < second, 1, 2))
+            exits = np.where(uncertainties[0] < first, 0, np.where(uncertainties[1] < second, 1, 2))
             return (is_right[exits, examples] - price * costs[exits]).mean()
 
-        fitted = stopping_thresholds(is_right, doubts, price * costs, is_value=False)
+        fitted = stopping_thresholds(is_right, uncertainties, price * costs, is_value=False)
         best = max(value(first, second) for first in grid for second in grid)
         assert value(*fitted) > best - 0.01, price
 

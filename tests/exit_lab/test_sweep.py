@@ -6,11 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 
-from answers.frontier import concave_hull, frontier
-from answers.sweep import make_grids
 from elbert import ElbertConfig, UserError
-from elbert.exits.rules import RULES
-from elbert.rules import (
+from evaluation.frontier import concave_hull, frontier
+from evaluation.sweep import make_grids
+from exit_lab.tables import write_tables
+from modeling.exits.rules import RULES
+from modeling.rules import (
     ExitRule,
     LayerOutput,
     Number,
@@ -21,7 +22,6 @@ from elbert.rules import (
     normalised_entropy,
     scan,
 )
-from exit_lab.tables import write_tables
 from tests.exit_lab.builders import POINTS, swept
 from tests.scripts.conftest import rows_of
 
@@ -112,8 +112,8 @@ def test_both_files_end_with_the_baselines(tmp_path):
     assert [float(row["compute_ratio"]) for row in layers] == [0.2, 0.4, 0.6, 0.8, 1.0]
     best = [(row["rule"], row["layer"]) for row in rows_of(tmp_path / "frontier.csv")]
     metrics = [("truncation", n) for n in frontier(np.arange(5), np.array(accuracies))]
-    metrics += [("coin", n) for n in concave_hull(np.arange(5), np.array(accuracies))]
-    shown = [one for one in best if one[0] in ("truncation", "coin")]
+    metrics += [("random exits", n) for n in concave_hull(np.arange(5), np.array(accuracies))]
+    shown = [one for one in best if one[0] in ("truncation", "random exits")]
     assert shown == [(name, str(n + 1)) for name, n in metrics]
     assert best[-1][0] == "oracle"
 

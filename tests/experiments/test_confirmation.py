@@ -1,16 +1,20 @@
-"""Cascades and the commonest class, as the confirmation compares them, on answers made by hand."""
+"""Cascades, the majority class and the tables of the confirmation, on answers made by hand."""
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from experiments.comparison.confirmation import (
     after_words,
+    claim_cells,
+    read_times,
     recalibrated,
     stopping,
     stopping_cascade,
     with_depth_0,
 )
-from experiments.comparison.methods import Outcomes
+from experiments.comparison.methods import Method, Outcomes, choose_frontier, halves
 from experiments.comparison.recordings import Answers
 from experiments.comparison.rivals import by_shares, learnt_schedule, patient_and_confident
 
@@ -25,7 +29,7 @@ def network(cost: float, right: np.ndarray, sureness: np.ndarray) -> Answers:
     return Answers(logits, LABELS, cost=np.full((1, len(ROWS)), cost))
 
 
-def test_the_commonest_class_is_an_answer_for_nothing():
+def test_the_majority_class_is_an_answer_for_nothing():
     outcomes = with_depth_0(Outcomes(np.ones((1, 200)), np.ones((1, 200))), LABELS, ROWS[:100])
     assert outcomes.score.mean(1).tolist() == [0.75, 1.0]
     assert outcomes.cost.mean(1).tolist() == [0.0, 1.0]
@@ -90,3 +94,36 @@ def test_a_rival_lets_those_exit_that_are_sure(rule):
     assert scores[np.isclose(costs, 0.5)].tolist()
     assert scores[np.isclose(costs, 0.5)].max() == 1
     assert scores[costs < 0.45].max(initial=0) < 1
+
+
+def constant_method(score: float) -> Method:
+    """A method of three seeds that scores so much at every cost from 0 to 1, but for noise."""
+    rng = np.random.default_rng(0)
+    costs = np.array([[0.0] * 200, [1.0] * 200])
+    method = []
+    for _ in range(3):
+        outcomes = Outcomes(score + rng.normal(0, 0.01, 200) + 1e-6 * costs, costs)
+        method.append([choose_frontier(outcomes, parts) for parts in halves(200)])
+    return method
+
+
+def test_claims_are_differences_of_methods_that_a_population_has():
+    methods = {"rows": {"a": constant_method(0.9), "b": constant_method(0.8)}}
+    cells = claim_cells(methods, [("a", "b"), ("a", "c")])
+    assert {row for _, row in cells} == {"rows: a − b"}
+    assert [cost for cost, _ in cells] == ["0.2", "0.3", "0.4", "0.5"]
+    assert all(text.startswith("**+10.0 [") for text in cells.values())
+
+
+def test_times_are_read_by_row_and_column(tmp_path: Path):
+    table = tmp_path / "times.md"
+    table.write_text(
+        "| mean ms (range of rounds), p95 | PyTorch | ONNX, int8 |\n"
+        "|---|---|---|\n"
+        "| Hugging Face's | 9.4 (9.2–12.0), 11.7 | |\n"
+        "| exits, cost 1 | 6.8 (6.8–8.0), 8.9 | 2.5 (2.3–4.4), 3.5 |\n"
+    )
+    assert read_times(table) == {
+        "Hugging Face's": {"PyTorch": "9.4, 11.7", "ONNX, int8": ""},
+        "exits, cost 1": {"PyTorch": "6.8, 8.9", "ONNX, int8": "2.5, 3.5"},
+    }

@@ -4,29 +4,12 @@ import numpy as np
 import pytest
 
 from experiments.comparison.intervals import (
-    cost_to_reach,
     difference,
     resampled_means,
     seed_variances,
     simultaneous,
     standard_error,
 )
-from experiments.comparison.methods import Outcomes, at_budgets, choose_frontier, halves
-
-
-def test_the_cost_of_a_bar_and_its_interval():
-    """Two seeds whose score is the cost, plus or minus 0.1: the bar is met at 0.1 more or less."""
-    costs = np.array([[0.0] * 40, [1.0] * 40])
-    method = []
-    for shift in (-0.1, 0.1):
-        outcomes = Outcomes(score=costs + shift, cost=costs)
-        method.append([choose_frontier(outcomes, parts) for parts in halves(40)])
-    grid = np.arange(0, 1.01, 0.01)
-    assert at_budgets(method, [0.3]).score.mean(-1)[0] == pytest.approx([0.2, 0.4])
-    cost = cost_to_reach(method, np.full(1001, 0.5), grid)
-    reach = 0.1 * np.sqrt(2)  # both draws the one seed, spread by √(n/(n−1))
-    assert cost == pytest.approx([0.5, 0.5 - reach, 0.5 + reach], abs=0.011)
-    assert cost_to_reach(method, np.full(1001, 2.0), grid).text() == "inf [inf, inf]"
 
 
 @pytest.mark.slow

@@ -3,17 +3,15 @@
 import numpy as np
 import pytest
 
-from answers.sweep import RANDOM_MIXTURE
+from evaluation.sweep import RANDOM_MIXTURE
 from exit_lab.choice import Parts
 from experiments.comparison.methods import (
     Outcomes,
     choose_frontier,
-    entropy_cascade,
     oracle_scores,
     outcomes_of,
 )
-from experiments.comparison.recordings import Answers
-from tests.experiments.builders import ALL_ROWS, LABELS, two_layers
+from tests.experiments.builders import ALL_ROWS, two_layers
 
 SAME_ROWS = Parts(calibration=ALL_ROWS, report=ALL_ROWS)
 
@@ -36,19 +34,6 @@ def test_a_budget_is_met_on_the_half_that_reports_and_what_is_unspent_buys_nothi
     assert at_budget.score == pytest.approx([0.5] * 2)
     assert at_budget.cost == pytest.approx([0.8] * 2)
     assert [x.mean() for x in front.at(2.0)] == [1, 1]
-    single = choose_frontier(outcomes, SAME_ROWS, mixes=False)
-    assert [x.mean() for x in single.at(0.8)] == pytest.approx([0, 0.4])
-
-
-def test_a_cascade_pays_both_networks_where_the_first_is_unsure():
-    logits = two_layers().logits
-    small = Answers(logits[[0]], LABELS, cost=np.full((1, 4), 0.5))
-    large = Answers(logits[[1]], LABELS, cost=np.full((1, 4), 1.0))
-    outcomes = entropy_cascade([small, large], ALL_ROWS)
-    points = {tuple(map(tuple, x)) for x in zip(outcomes.score, outcomes.cost, strict=True)}
-    assert ((1, 0, 0, 1), (0.5,) * 4) in points  # the small one alone
-    assert ((1, 1, 1, 0), (1.0,) * 4) in points  # the large one alone, and not the small one first
-    assert ((1, 1, 0, 0), (0.5, 1.5, 0.5, 1.5)) in points
 
 
 def test_the_oracle_exits_at_the_first_right_layer_as_far_as_the_cost_allows():

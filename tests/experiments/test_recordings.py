@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from elbert_base.errors import UserError
 from experiments.comparison.recordings import (
     RECORDED,
     Answers,
@@ -14,6 +13,7 @@ from experiments.comparison.recordings import (
     trained_config,
 )
 from experiments.comparison.trainings import Run, queue
+from modeling.errors import UserError
 
 
 def test_values_score_the_share_of_the_variance_that_they_explain():
@@ -62,7 +62,7 @@ def test_a_recording_has_the_phrases_only_where_they_were_recorded():
 
 def test_recordings_are_listed_by_their_names():
     names = list_recordings()
-    assert ("SICK", "untied-exits-equal", 2) in names
+    assert ("SICK", "untied-exits-equal-x4", 12) in names
     assert ("SST-2", "untied-3-rate5e-05", 7) in names
     assert all(path_of(*name).exists() for name in names)
     assert not [name for name in names if name.network.startswith("act")]

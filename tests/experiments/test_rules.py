@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from answers.sweep import ORACLE
+from evaluation.sweep import ORACLE
 from experiments.comparison.recordings import Answers
 from experiments.comparison.rules import all_settings, exits_of, rules_of
 from tests.experiments.builders import ALL_ROWS, two_layers, with_class_0
@@ -50,8 +50,8 @@ def test_without_a_price_the_oracle_exits_at_the_first_layer_that_is_right():
 
 def test_a_network_has_the_rules_whose_inputs_were_recorded():
     answers = two_layers()
-    assert rules_of(answers) == ["coin", "entropy", "windows", "patience"]
+    assert rules_of(answers) == ["random exits", "entropy", "windows", "patience"]
     complete = replace(answers, halts=np.ones((2, 4)), phrases=answers)
     assert {*rules_of(complete)} - {*rules_of(answers)} == {"learnt", "halting"}
     values = replace(answers, logits=answers.logits[..., :1])
-    assert rules_of(values) == ["coin", "patience"]
+    assert rules_of(values) == ["random exits", "patience"]

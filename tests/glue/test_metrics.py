@@ -6,15 +6,21 @@ import hypothesis
 import numpy as np
 import pytest
 import sklearn.metrics
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import f1_score, matthews_corrcoef
+from sklearn.metrics import f1_score, matthews_corrcoef, recall_score
 
-from answers.metric import MetricAtCost
-from elbert_base.errors import UserError
-from glue.metrics import FAST_SCORERS, METRICS, compute_metrics, weighted_metrics, with_scorer
-from glue.tasks import TASKS
+from evaluation.metric import MetricAtCost
+from glue.metrics import (
+    FAST_SCORERS,
+    METRICS,
+    compute_metrics,
+    positive_lines,
+    weighted_metrics,
+    with_scorer,
+)
+from glue.tasks import TASKS, Task
+from modeling.errors import UserError
 
 
 def expected_metrics(task: str, answers: np.ndarray, labels: np.ndarray) -> dict[str, float]:
@@ -168,3 +174,36 @@ def test_a_metric_of_the_task_may_be_its_main_one():
     assert list(compute_metrics(task, [0, 1], [0, 1])) == ["acc", "f1", "acc_and_f1"]
     with pytest.raises(UserError, match="--metric_name adds one"):
         MetricAtCost.parse("f1_macro", TASKS["mrpc"], "--metric_for_best_model")
+
+
+def fraud_task(labels=("fraud", "ok"), **fields):
+    return Task("custom", "", "", labels=labels, **fields)
+
+
+@pytest.mark.parametrize("name", ["f1", "precision", "recall", "jaccard"])
+def test_two_classes_with_names_have_no_positive_one_by_themselves(name):
+    with pytest.raises(UserError, match=r"of which class.*--positive_label fraud or .* ok"):
+        with_scorer(fraud_task(), name)
+    with_scorer(fraud_task(("0", "1")), name)  # as everywhere, of 1
+    with_scorer(TASKS["mrpc"], name)  # as GLUE has it
+
+
+@pytest.mark.parametrize("positive", ["fraud", "ok"])
+def test_a_scorer_of_one_class_is_scikit_learns_of_that_class(positive):
+    """An answer that never says fraud: recall 0 of fraud, 1 of ok."""
+    rng = np.random.default_rng(0)
+    labels = (rng.random(200) > 0.1).astype(int)  # a tenth is fraud, class 0
+    names = np.array(["fraud", "ok"])
+    for answers in (np.ones(200, int), rng.integers(0, 2, 200)):
+        for scorer, function in (("f1", f1_score), ("recall", recall_score)):
+            task = with_scorer(fraud_task(), scorer, positive)
+            found = compute_metrics(task, answers, labels)[scorer]
+            options = {"pos_label": positive, "zero_division": 0}
+            assert found == pytest.approx(function(names[labels], names[answers], **options))
+            assert positive_lines(task) == [f"{scorer} is of the class {positive!r}"]
+
+
+def test_a_positive_label_is_one_of_two_classes():
+    for task in (fraud_task(), fraud_task(("a", "b", "c")), fraud_task((), metric="corr")):
+        with pytest.raises(UserError, match="--positive_label a: allowed is one of two"):
+            with_scorer(task, "f1", "a")

@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 from dataclasses import replace
 from datetime import date
@@ -11,16 +12,16 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
-from elbert_base.errors import UserError
+from evaluation.scored_tables import find_tables
 from glue.custom import custom_task, task_type_of
 from glue.splits import Example, Split, read_examples
 from glue.survey import TextSurvey
 from glue.table_writing import format_records, header_line
-from glue.tables import as_csv, read_records, read_table, text_cells
+from glue.tables import LARGEST_CELL, as_csv, read_records, read_table, text_cells
 from glue.tasks import ENTAILMENT, get_task
+from modeling.errors import UserError
 from tests.conftest import write
 from training.teacher import unlabelled_examples
 
@@ -197,7 +198,8 @@ def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
     dev = write(tmp_path / "d.tsv", header + "e\tf\tperhaps\n")
     with pytest.raises(UserError, match="alone does not tell the labels"):
         custom_task({"test": dev})
-    assert custom_task({"test": dev}, labels=["yes", "no"]).labels == ("yes", "no")
+    with pytest.raises(UserError, match=r"labels yes, no; .*d\.tsv has perhaps: they have no name"):
+        custom_task({"test": dev}, labels=["yes", "no"])
     task = custom_task({"train": train, "dev": dev})
     assert read_examples(task, "", "train")[0] == ("0", "a", "b", 1)
     with pytest.raises(UserError, match=r"d\.tsv, line 2: label 'perhaps' is not one of: no, yes"):
@@ -210,7 +212,7 @@ def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
         ("t.txt", "", r"must end in one of: \.csv"),
         ("t.csv", "", "is empty"),
         ("t.csv", "sentence1,label\n", "has no examples"),
-        ("t.csv", "text,label\na,b\n", "no column 'sentence1'; the columns are: text, label"),
+        ("t.csv", "review,label\na,b\n", "no column 'sentence1'; the columns are: review, label"),
         ("t.csv", "sentence1,label\na,x\nb,x\n", "the only label is 'x'"),
         ("t.csv", "sentence1,label\na,x\nb,\n", "line 3: no label"),
         ("t.csv", "sentence1,label\na,x\nb,1\nc,1.0\n", "are the same number"),
@@ -225,7 +227,6 @@ def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
         ("t.jsonl", '{"sentence1": "a", "label": null}', "line 1: no 'label'.*--drop_incomplete"),
         ("t.jsonl", '{"sentence1": "a", "label": NaN}', "line 1: no 'label'"),
         ("t.jsonl", '{"sentence1": NaN, "label": 1}', "line 1: no 'sentence1'"),
-        ("t.jsonl", '{"sentence1": "a", "label": ["x"]}', "no 'label'.* multi_label"),
         (
             "t.jsonl",
             '{"sentence1": "a", "sentence2": null, "label": 1}\n'
@@ -339,7 +340,7 @@ def test_every_door_reads_the_same_texts(tmp_path_factory, kind, texts, ends):
         ([True, False], ("false", "true")),
         ([2**60, 3], ("3", str(2**60))),
         ([1.0, float("nan")], "line 2: no 'label'"),
-        ([1.0, float("inf")], "not all are finite"),
+        ([1.0, float("inf")], r"t\.parquet, line 2: label 'Infinity' is not a finite number"),
         ([["x"], ["x", "y"]], "--task_type multi_label"),
         ([date(2020, 1, 1), date(2021, 1, 1)], "line 1: no 'label'"),
         ([b"x", b"y"], "line 1: no 'label'"),
@@ -447,6 +448,97 @@ def test_own_labels_are_the_models_or_stand_for_them_in_order(tmp_path, labels, 
     ]
 
 
+# Labels of a test file, the model's, and the numbers that are read, or words of the error.
+@pytest.mark.parametrize(
+    ("cells", "model_labels", "expected"),
+    [
+        (["yes", "no"], ["no", "yes"], [1, 0]),
+        (["YES", "No"], ["no", "yes"], [1, 0]),
+        (["1", "0"], ["LABEL_0", "LABEL_1"], [1, 0]),
+        (["", "", ""], ["no", "yes"], [None] * 3),
+        (["-1", "-1"], ["no", "yes"], [None] * 2),  # as the hub's data sets hide them
+        (["-1", "1"], ["-1", "0", "1"], [0, 2]),
+        (["yes", "purple"], ["no", "yes"], "purple has no counterpart"),
+        (["1", "0"], ["no", "yes"], "no name in common.*--labels_in_order"),
+        (["1.5", ""], [], [1.5, None]),
+        (["1.5", "nan"], [], r"test\.csv, line 3: label 'nan' is not a finite number"),
+        (["1.5", "inf"], [], r"test\.csv, line 3: label 'inf' is not a finite number"),
+        (["1.5", "good"], [], r"test\.csv, line 3: label 'good' is not a finite number"),
+    ],
+)
+def test_labels_of_a_test_file_go_by_name_or_are_refused(tmp_path, cells, model_labels, expected):
+    rows = "".join(f"a,{cell}\n" for cell in cells)
+    path = write(tmp_path / "test.csv", f"sentence1,label\n{rows}")
+
+    def labels() -> list:
+        task = custom_task({"test": path}, labels=model_labels)
+        return [example.label for example in read_examples(task, "", "test")]
+
+    if isinstance(expected, list):
+        assert labels() == expected
+        return
+    with pytest.raises(UserError, match=expected):
+        labels()
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+@pytest.mark.parametrize("label", [["yes"], ["no", "yes"], {"name": "yes"}])
+def test_a_list_or_an_object_is_no_single_label(tmp_path, split, label):
+    rows = [{"sentence1": "a", "label": "no"}, {"sentence1": "b", "label": label}]
+    path = write(tmp_path / f"{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+    def read() -> None:
+        read_examples(custom_task({split: path}, labels=("no", "yes")), "", split)
+
+    with pytest.raises(UserError, match=rf"{split}\.jsonl, line 2: label .* --task_type multi"):
+        read()
+
+
+def test_a_label_of_a_test_file_that_is_not_the_trainings_is_named_by_its_row(tmp_path, caplog):
+    train = write(tmp_path / "train.csv", "sentence1,label\na,no\nb,yes\n")
+    test = write(tmp_path / "test.csv", "sentence1,label\na,no\nb,\nc,Yes\n")
+    task = custom_task({"train": train, "test": test})
+    assert [example.label for example in read_examples(task, "", "test")] == [0, None, 1]
+    (record,) = caplog.records
+    assert "1 of 3 examples have no label, first at line 3" in record.getMessage()
+    write(test, "sentence1,label\na,no\nb,purple\n")
+    with pytest.raises(
+        UserError, match=r"test\.csv, line 3: label 'purple' is not one of: no, yes"
+    ):
+        read_examples(task, "", "test")
+
+
+def test_marks_that_a_row_of_a_test_file_lacks_are_named(tmp_path):
+    train = write(tmp_path / "train.csv", "sentence1,odd,even\na,1,0\nb,0,1\n")
+    test = write(tmp_path / "test.csv", "sentence1,odd,even\na,,\nb,1,0\n")
+    task = custom_task({"train": train, "test": test}, label_column="odd,even")
+    assert [example.label for example in read_examples(task, "", "test")] == [None, (1.0, 0.0)]
+    write(test, "sentence1,odd,even\na,1,\n")
+    with pytest.raises(UserError, match=r"test\.csv, line 2: even '' is neither 0 nor 1"):
+        read_examples(task, "", "test")
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-Infinity"])
+def test_a_number_that_is_none_is_named_by_its_row(tmp_path, number):
+    path = write(tmp_path / "train.csv", f"sentence1,label\na,0.5\nb,2\nc,{number}\n")
+    words = rf"train\.csv, line 4: label '{number}' is not a finite number"
+    with pytest.raises(UserError, match=words):
+        custom_task({"train": path})
+    task = custom_task({"train": path}, task_type="regression")
+    with pytest.raises(UserError, match=words):
+        read_examples(task, "", "train")
+
+
+def test_a_pipe_is_named_with_what_to_do(tmp_path):
+    os.mkfifo(tmp_path / "new.csv")
+    with pytest.raises(UserError, match=r"new\.csv is a pipe, .*save it as a file first"):
+        custom_task({"train": tmp_path / "new.csv"})
+    with pytest.raises(UserError, match=r"new\.csv is a pipe"):
+        read_table(tmp_path / "new.csv")
+    with pytest.raises(UserError, match=r"--input_file - --input_format csv < .*new\.csv"):
+        list(find_tables([str(tmp_path / "new.csv")]))
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_columns_may_have_other_names(tmp_path, suffix):
     rows = [{"question": "why", "context": "because", "answer": x} for x in ("no", "yes")]
@@ -487,6 +579,31 @@ def test_rows_that_cannot_be_read_are_left_out_with_their_lines_or_end_the_readi
         assert rows[5] == {"id": 5, "text": None, "x": [1]}
     with pytest.raises(UserError, match=f"line {lines[0]}"):
         dict(read_records(path)[1])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
+def test_a_cell_that_would_fill_the_memory_is_an_error_with_its_row(suffix, tmp_path):
+    """A gzip of 10 kB holds ten million letters."""
+    rows = [{"id": "1", "text": "a"}, {"id": "2", "text": "a" * (LARGEST_CELL + 1)}]
+    path = tmp_path / f"table{suffix}.gz"
+    place = "row 2"
+    if suffix == ".parquet":
+        path = tmp_path / "table.parquet"
+        table = pytest.importorskip("pyarrow").Table.from_pylist(rows)
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    elif suffix == ".json":
+        path.write_bytes(gzip.compress(json.dumps(rows).encode(), 1))
+    elif suffix == ".jsonl":
+        place = "line 2"
+        path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode(), 1))
+    else:
+        place = "line 3"
+        separator = "," if suffix == ".csv" else "\t"
+        cells = [rows[0].keys(), rows[0].values(), rows[1].values()]
+        path.write_bytes(gzip.compress("\n".join(map(separator.join, cells)).encode(), 1))
+    for read in (read_records, read_table):
+        with pytest.raises(UserError, match=f"{place}: .* has more than the 10000000 characters"):
+            list(read(path)[1])
 
 
 def test_a_header_that_cannot_be_read_is_an_error_whatever_becomes_of_rows(tmp_path):

@@ -1,13 +1,18 @@
 """The tasks: names, labels, metrics, and official files."""
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from elbert import UserError
+from glue.custom import custom_task, join_column_names, split_column_names
 from glue.splits import Example, read_examples
 from glue.submission import submission_text
 from glue.tasks import TASKS, get_task, prediction_tasks
@@ -129,3 +134,71 @@ def test_the_real_files_are_read_whole(folder, task, dev_counts):
         if split == "test":
             assert len(examples) + 1 == OFFICIAL_LINES[glue_task.submission]
             assert [e.index for e in examples] == [str(i) for i in range(len(examples))]
+
+
+# Labels as lists.
+
+
+@pytest.mark.parametrize(
+    "rows", [[[1, 0, 1], [0, 0, 1]], [[1.0, 0.0], [0.0, 1.0]], [[True, False], [False, True]]]
+)
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_marks_of_labels_are_no_names(rows, suffix, tmp_path):
+    path = tmp_path / f"train{suffix}"
+    records = [{"sentence1": "a text", "label": row} for row in rows]
+    if suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(records), path)
+    else:
+        path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    with pytest.raises(UserError, match=f"a list of {len(rows[0])} zeros and ones"):
+        custom_task({"train": path}, task_type="multi_label")
+
+
+def test_lists_of_class_numbers_are_names(tmp_path):
+    """Their lengths differ, or a number is neither 0 nor 1."""
+    for rows in ([[0], [1], [0, 1]], [[0, 2], [1, 0]]):
+        path = tmp_path / "train.jsonl"
+        lines = [json.dumps({"sentence1": "a", "label": row}) for row in rows]
+        path.write_text("\n".join(lines))
+        task = custom_task({"train": path}, task_type="multi_label")
+        assert task.labels == tuple(sorted({str(number) for row in rows for number in row}))
+
+
+@pytest.mark.parametrize("cell", ["[1, 0, 1]", "['neg', 'odd']", "[1. 0.]", "['a b']", "[]"])
+@pytest.mark.parametrize("flags", [{}, {"separator": ","}, {"task_type": "multi_label"}])
+def test_a_list_that_pandas_wrote_as_text_is_no_label(cell, flags, tmp_path):
+    path = tmp_path / "train.csv"
+    pandas.DataFrame({"sentence1": ["a", "b"], "label": ["pos", cell]}).to_csv(path, index=False)
+    with pytest.raises(UserError, match=r"line 3: label .* is a list that was written as text"):
+        custom_task({"train": path}, **flags)
+
+
+def test_a_label_in_brackets_is_a_label(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("sentence1,label\na,[INST]\nb,[sic!]\n")
+    assert custom_task({"train": path}).labels == ("[INST]", "[sic!]")
+
+
+def test_a_column_called_text_needs_no_flag(tmp_path):
+    for header, columns in (("text", ("text",)), ("sentence1", ("sentence1",))):
+        path = tmp_path / f"{header}.csv"
+        path.write_text(f"{header},label\na,x\nb,y\n")
+        assert custom_task({"train": path}).text_columns == columns
+    path.write_text("text,sentence1,label\na,b,x\nb,c,y\n")
+    assert custom_task({"train": path}).text_columns == ("sentence1",)
+
+
+@pytest.mark.parametrize("names", [("a",), ("a", "b"), ("What, in short?",), ('say "x"', "b, c")])
+def test_a_column_of_any_name_can_be_named(names, tmp_path):
+    assert split_column_names(join_column_names(names)) == names
+    path = tmp_path / "train.csv"
+    pandas.DataFrame({name: ["x", "y"] for name in (*names, "label")}).to_csv(path, index=False)
+    task = custom_task({"train": path}, text_columns=join_column_names(names))
+    assert [example.text_a for example in read_examples(task, "", "train")] == ["x", "y"]
+
+
+def test_three_names_of_columns_are_refused_with_how_a_comma_is_quoted(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("a,label\nx,y\n")
+    with pytest.raises(UserError, match="a name with a comma stands in double quotes"):
+        custom_task({"train": path}, text_columns="What happened, in short, here?")

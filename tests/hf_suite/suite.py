@@ -20,7 +20,7 @@ from transformers.testing_utils import nested_simplify
 
 import elbert
 from elbert import AlbertActConfig, ElbertConfig, PonderAlbertConfig
-from elbert.configuration import AdaptiveConfig
+from modeling.configuration import AdaptiveConfig
 
 from .test_modeling_common import ModelTesterMixin  # pyrefly: ignore[missing-import]
 from .test_pipeline_mixin import (  # pyrefly: ignore[missing-import]

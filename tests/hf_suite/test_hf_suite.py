@@ -60,7 +60,7 @@ def write_tiny_models(folder: Path, spiece: Path) -> None:
 
 @pytest.mark.slow
 def test_the_common_tests_of_transformers_pass(tmp_path, spiece):
-    pytest.importorskip("parameterized", reason="pip install -r requirements-dev.txt")
+    pytest.importorskip("parameterized", reason="pip install -r requirements/dev.txt")
     suite = tmp_path / "hf_tests"
     models = tmp_path / "models"
     write_tiny_models(models, spiece)

@@ -10,7 +10,7 @@ import pytest
 def browser():
     """Headless Chromium; it logs what it requests."""
     webdriver = pytest.importorskip(
-        "selenium.webdriver", reason="selenium is missing: pip install -r requirements-dev.txt"
+        "selenium.webdriver", reason="selenium is missing: pip install -r requirements/dev.txt"
     )
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     driver = shutil.which("chromedriver")

@@ -1,10 +1,9 @@
 """Depth batching keeps its promise: a bad example fails by its number, once; all others answer."""
 
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from elbert import UserError
-from elbert.depth_batching import DepthBatcher
+from modeling.depth_batching import DepthBatcher
 from tests.conftest import TINY, tiny_model
 
 GOOD = ([5, 6, 7], [0, 0, 1])

@@ -64,7 +64,7 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
 
     shown = shows(start)
     assert browser.title == info.title
-    assert {"coin", "oracle", "full depth"} < set(shown["lines"])
+    assert {"random exits", "oracle", "full depth"} < set(shown["lines"])
     # The list: what is wrong at this setting, or, of values, worse than full depth's.
     answers = swept.predictions[swept.exit_layer[start].astype(int) - 1, np.arange(EXPLORED)]
     error = np.abs(answers - swept.labels)

@@ -10,20 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from safetensors.torch import load_file, save_file
 
-from answers.scorer import trained_columns
 from elbert import ElbertConfig, UserError, load_config, load_pretrained, load_tokenizer
 from elbert.onnx_file import OnnxFile
-from elbert_base.exit_settings import NO_KEYS, resolve
-from elbert_base.keys import ELBERT, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
 from evaluation.calibration import find_texts
+from evaluation.model_card import starting_model
+from evaluation.scorer import trained_columns
 from glue.custom import custom_task
 from glue.splits import read_examples
 from glue.tasks import TASKS, get_task
-from push_to_hub import starting_model
+from modeling.exit_settings import NO_KEYS, resolve
+from modeling.keys import ELBERT, ELBERT_KEYS, EXIT_KEYS, INERT_KEYS
 from runs.files import write_json
 from runs.folder import LIST_FILE
 from runs.job import load_finished

@@ -17,9 +17,9 @@ import run_parity
 import run_pretraining
 import share_layers
 import sweep_exits
-from answers import predict
+from evaluation import model_card, predict
 from exit_lab import exit_file
-from runs import job, processes
+from runs import hub_upload, job, processes
 from runs.folder import RunFolder
 from tests.berts import plain_text, save, sharing_flags, tiny_bert
 from tests.commands import edit_key, exit_status, flags, pretraining_flags
@@ -136,7 +136,7 @@ def test_all_commands_in_turn_keep_what_is_not_theirs(seed, commands, tmp_path):
 
 def test_no_link_in_a_models_folder_leads_out(trained, glue, script, rte, tmp_path, monkeypatch):
     """Of a foreign model, say: nothing outside is written, removed or sent."""
-    monkeypatch.setattr(push_to_hub, "HfApi", lambda: pytest.fail("it was sent"))
+    monkeypatch.setattr(hub_upload, "HfApi", lambda: pytest.fail("it was sent"))
     outside = tmp_path / "outside"
     shutil.copytree(trained, outside / "checkpoint-2")
     for name in ("sweep", "stat_out", "runs"):
@@ -196,7 +196,7 @@ MOMENTS = {
     "it has the answers": (predict.Predictions, "put"),
     "it chose a setting": (exit_file, "held_out_report"),
     "it made the file": (export_onnx, "provenance"),
-    "it made the card": (push_to_hub, "model_card"),
+    "it made the card": (model_card, "model_card"),
 }
 
 

@@ -10,13 +10,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.commands import ROOT, exit_status, flags, report_of
-from tests.conftest import write, write_rte
+from tests.commands import ROOT, exit_status, flags, ran, report_of
+from tests.conftest import slow, write, write_rte
 
 
 def pipe(path: Path) -> None:
     path.unlink(missing_ok=True)
     os.mkfifo(path)
+
+
+def pointer(path: Path) -> None:
+    path.write_text("version https://git-lfs.github.com/spec/v1\n")
 
 
 def latin(path: Path) -> None:
@@ -27,7 +31,8 @@ def latin(path: Path) -> None:
     ("make", "name", "more", "words"),
     [
         (latin, "RTE/title.txt", "--do_eval", ["title.txt", "not UTF-8"]),
-        (pipe, "RTE/dev.tsv", "--do_eval", ["no regular file"]),
+        (pipe, "RTE/dev.tsv", "--do_eval", ["is a pipe"]),
+        (pointer, "RTE/dev.tsv", "--do_eval", ["dev.tsv", "git lfs pull"]),
         (pipe, "out/RTE/eval_results.txt", "--do_eval", ["not a regular file"]),
     ],
 )
@@ -41,7 +46,7 @@ def test_what_cannot_be_read_or_written_is_named_at_once(
 def test_answers_to_texts_of_odd_names_are_a_table_without_formulas(trained, glue, tmp_path):
     """A cell of JSON can carry a tab or a line break."""
     names = ("=HYPERLINK(1)", "a\tb\nc", "-1", "+x")
-    texts = {"sentence1": "a", "sentence2": "b", "label": "no"}
+    texts = {"sentence1": "a", "sentence2": "b", "label": "entailment"}
     rows = [json.dumps({"index": name, **texts}) for name in names]
     test = write(tmp_path / "test.jsonl", "\n".join(rows))
     glue(trained, "--do_predict", "--test_file", test).done()
@@ -61,6 +66,37 @@ def test_what_a_console_cannot_show_is_printed_with_escapes(monkeypatch):
     monkeypatch.setattr(sys, "stdout", console)
     assert exit_status(lambda: print("classes 好, gut")) == 0
     assert console.buffer.getvalue() == b"classes \\u597d, gut\n"
+
+
+STREAMS = {"stdout": ">&-", "stderr": "2>&-", "both": ">&- 2>&-", "all": "<&- >&- 2>&-"}
+
+
+@pytest.mark.parametrize("closed", STREAMS)
+@pytest.mark.parametrize(("flag", "status"), [("--help", 0), ("--nonsense", 2)])
+def test_without_a_stream_a_script_ends_with_its_own_status(closed, flag, status):
+    shell = ["bash", "-c", f'"$@" {STREAMS[closed]}', "-", sys.executable, "classify.py", flag]
+    done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False)
+    if closed == "stderr" and flag == "--help":
+        assert "--model_dir" in done.stdout
+
+
+def test_answers_for_a_closed_stream_are_not_lost_in_silence(tmp_path):
+    table = write(tmp_path / "new.csv", "text\na film\n")
+    command = f'"$@" classify.py --model_dir . --input_file {table} --output_file - '
+    command += "--output_format csv >&-"
+    shell = ["bash", "-c", command, "-", sys.executable]
+    done = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, "standard output is closed" in done.stderr) == (2, True)
+
+
+SCRIPTS = sorted(path.name for path in ROOT.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", ["change_config.py", *map(slow, SCRIPTS)])
+def test_a_script_finds_its_packages_through_a_link_and_on_python_s_safe_path(name, tmp_path):
+    (tmp_path / "link.py").symlink_to(ROOT / name)
+    assert "usage:" in ran(sys.executable, "-P", "link.py", "--help", cwd=tmp_path)
 
 
 def test_ctrl_c_is_one_line_and_130(capsys):

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from runs.console import StdoutHandler, markdown_table, progress
+from runs.console import StdoutHandler, counted, markdown_table, progress
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -25,6 +25,10 @@ def test_a_warning_is_said_once_and_other_messages_each_time(capsys):
         log.info("a step")
     log.warning("another")
     assert capsys.readouterr().out.splitlines() == ["no overrides", "a step", "a step", "another"]
+
+
+def test_one_thing_is_not_told_as_several():
+    assert [counted(number, "row") for number in (0, 1, 2)] == ["0 rows", "1 row", "2 rows"]
 
 
 def test_a_markdown_table():

@@ -6,12 +6,14 @@ from dataclasses import dataclass, fields
 import pytest
 from transformers import TrainingArguments
 
+import run_glue
 from elbert import UserError
 from runs.flags import (
     ALIASES,
     REPLACEMENTS,
     Allowed,
     as_dict,
+    expand_paths,
     flags_of,
     is_on,
     option,
@@ -60,7 +62,8 @@ def test_a_switch_may_have_true_or_false_behind_it(word, value, tmp_path):
         ("--counts 3 0", "argument --counts: 0: allowed is a whole number of at least 1"),
         ("--counts x", "argument --counts: x: allowed is a whole number of at least 1"),
         ("--sha 0.5", "error: unknown flag --sha; did you mean --share?\n"),
-        ("--local_rank=0", "error: there is no flag --local_rank: leave it out: torchrun says"),
+        ("--local_rank=0", "error: --local_rank 0: leave it out: torchrun says"),
+        ("--local-rank 0", "error: --local_rank 0: leave it out: torchrun says"),
         ("--evaluation_strategy steps", "--evaluation_strategy: use --eval_strategy steps\n"),
         ("--counts 3 --zzz", "error: unknown flag --zzz; --help lists all\n"),
         ("--quick maybe", "argument --quick: maybe: allowed is true, false or nothing"),
@@ -73,6 +76,17 @@ def test_what_is_not_allowed_is_said(flags, message, capsys):
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
+
+
+def test_an_unknown_flag_is_told_before_one_that_is_missing(script):
+    script(run_glue.main, "--local_rank=0", "--do_train").refused("torchrun says the rank")
+    script(run_glue.main, "--do_train").refused("required: --model_type", "--output_dir")
+
+
+@pytest.mark.parametrize("flags", ["--local_rank -1", "--local-rank=3", "--local_rank 3"])
+def test_a_rank_that_a_launcher_gives_is_the_one_of_its_variable(flags, monkeypatch):
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert parse([Example], None, ["--share", "0.25", *flags.split()])[0].share == 0.25
 
 
 def test_what_is_advised_in_place_of_a_flag_are_flags_that_there_are():
@@ -124,3 +138,29 @@ def test_a_file_that_holds_no_flags_is_named(tmp_path, kind, content):
     path.write_text(content)
     with pytest.raises(UserError, match=str(path)):
         parse([Example], None, [str(path)])
+
+
+def test_home_folders_and_patterns_that_a_shell_left_are_paths(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("a.csv", "b.csv", "c[1].csv"):
+        (tmp_path / name).touch()
+    two = [f"{tmp_path}/a.csv", f"{tmp_path}/b.csv"]
+    for given, expected in (
+        (["--output_dir", "~/out"], ["--output_dir", f"{tmp_path}/out"]),
+        (["--output_dir=~/out"], [f"--output_dir={tmp_path}/out"]),
+        (["--set", "exit_config_path=~/e"], ["--set", f"exit_config_path={tmp_path}/e"]),
+        (["--input_file", "~/[ab].csv", "x"], ["--input_file", *two, "x"]),
+        (["--train_files=~/?.csv"], ["--train_files", *two]),
+        (["--train_file", "~/a*"], ["--train_file", two[0]]),
+        (["--train_file", "~/c[1].csv"], ["--train_file", f"{tmp_path}/c[1].csv"]),
+        (["--train_file", "~/none*"], ["--train_file", f"{tmp_path}/none*"]),
+        (["--label_separator", "~"], ["--label_separator", "~"]),
+        (["--compare", f"{tmp_path}/*"], ["--compare", f"{tmp_path}/*"]),  # seeds of a method
+        (["~nobody-has-this-name/a", "a~/b"], ["~nobody-has-this-name/a", "a~/b"]),
+    ):
+        assert expand_paths(given) == expected
+    with pytest.raises(UserError, match=r"--train_file .*: 2 paths match .*a\.csv.*takes one"):
+        expand_paths(["--train_file", f"{tmp_path}/?.csv"])
+    flags = tmp_path / "flags.yaml"
+    flags.write_text("name: ~/x\n")
+    assert parse([Example], None, [str(flags)])[0].name == f"{tmp_path}/x"

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from elbert import UserError
-from elbert_base.files import file_hash
+from modeling.files import file_hash
 from runs import folder
 from runs.files import write_json
 from runs.folder import LIST_FILE, RunFolder

@@ -5,9 +5,9 @@ import csv
 import pytest
 
 import run_glue
-from elbert_base.errors import UserError
 from glue.custom import custom_task
 from glue.splits import read_examples
+from modeling.errors import UserError
 from runs import hub_data
 from runs.hub_data import fetch_data
 from runs.settings import DataSettings
@@ -132,3 +132,31 @@ def test_an_address_is_fetched_with_its_revision(tmp_path, monkeypatch):
     ]
     assert data.train_file == str(tmp_path / "data/train.csv")
     assert data.validation_file == "dev.csv"
+
+
+def test_lists_of_classes_are_lists_of_names(tmp_path):
+    """As for one class, −1 is none, and null is a label that is missing."""
+    classes = datasets.Sequence(datasets.ClassLabel(names=["neg", "odd", "pos"]))
+    rows = {"text": list("abcd"), "label": [[0, 1], [2, -1], None, [-1]]}
+    features = datasets.Features({"text": datasets.Value("string"), "label": classes})
+    split = datasets.Dataset.from_dict(rows, features=features)
+    named = hub_data.with_label_names(split)["label"]
+    assert list(named) == [["neg", "odd"], ["pos"], None, []]
+
+
+def test_files_of_other_columns_and_loading_scripts_are_errors_of_one_line(tmp_path):
+    (tmp_path / "columns").mkdir()
+    write(tmp_path / "columns/a.csv", "text,label\nx,y\n")
+    write(tmp_path / "columns/b.csv", "other,third\nx,y\n")
+    (tmp_path / "script").mkdir()
+    write(tmp_path / "script/script.py", "raise ValueError\n")
+    (tmp_path / "splits").mkdir()
+    write(tmp_path / "splits/train.csv", "text,label\nx,y\n")
+    write(tmp_path / "splits/validation.csv", "text,label,annotator\nx,y,7\n")
+    for name, words in (
+        ("columns", "other"),
+        ("splits", "annotator"),
+        ("script", "scripts are no longer supported"),
+    ):
+        with pytest.raises(UserError, match=words):
+            fetch_data(DataSettings(dataset_name=str(tmp_path / name)))

@@ -13,6 +13,7 @@ from runs.output_dir import (
     check_output_dir,
     checkpoints_of,
     latest_checkpoint,
+    locked_for_sweep,
     locked_for_training,
     remove_results,
 )
@@ -70,6 +71,17 @@ def test_one_training_at_a_time_holds_a_folder(tmp_path):
     ):
         pytest.fail("two held it")
     with locked_for_training(tmp_path):
+        pass
+
+
+def test_one_sweep_at_a_time_holds_its_folders(tmp_path):
+    with (
+        locked_for_sweep([tmp_path / "a", tmp_path / "b"]),
+        pytest.raises(UserError, match="another run is writing a sweep"),
+        locked_for_sweep([tmp_path / "c", tmp_path / "b"]),
+    ):
+        pytest.fail("two held it")
+    with locked_for_sweep([tmp_path / "b", tmp_path / "x" / ".." / "b"]):  # the same folder
         pass
 
 

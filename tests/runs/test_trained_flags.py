@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from elbert_base.errors import UserError
+from modeling.errors import UserError
 from runs.flags import option
 from runs.settings import DataSettings
 from runs.trained_flags import (
@@ -59,7 +59,7 @@ def test_what_is_left_out_is_the_trainings(flag, parsed, tmp_path, capsys):
     assert data.test_file is None  # it is no longer there
     assert places.output_dir == str(tmp_path)
     line = capsys.readouterr().out
-    assert line.startswith(f"{tmp_path}/training.json: taken from it: --data_dir=")
+    assert line.startswith(f"{tmp_path}/training.json: flags from the training: --data_dir=")
     assert line.count("\n") == 1
 
 
@@ -96,7 +96,7 @@ def test_a_folder_that_was_moved_or_copied_finds_its_own_data(
 def test_a_flag_of_the_command_wins_and_the_difference_is_told(parsed, tmp_path, capsys):
     data, _ = parsed("--output_dir", tmp_path, "--max_seq_length=64")
     assert data.max_seq_length == 64
-    assert "--max_seq_length was 32 there, is 64" in capsys.readouterr().out
+    assert "--max_seq_length was 32 in the training, is 64 now" in capsys.readouterr().out
 
 
 def test_beside_the_users_own_file_the_trainings_task_does_not_count(parsed, tmp_path):

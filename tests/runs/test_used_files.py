@@ -5,7 +5,7 @@ import json
 import pytest
 
 from elbert import UserError
-from elbert_base.files import file_hash
+from modeling.files import file_hash
 from runs.used_files import UsedFiles
 
 

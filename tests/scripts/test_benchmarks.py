@@ -1,13 +1,18 @@
-"""The benchmarks' files for other runtimes."""
+"""The benchmarks' files for other runtimes, and the table that they make on a GPU."""
+
+import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks import contenders, speed
 from benchmarks.contenders import ForcedExits
 from benchmarks.runtimes import ROWS, feed_of, write_files
-from elbert import ElbertConfig
+from elbert import ElbertConfig, UserError
 from tests.conftest import TINY
+from tests.cpu_recorder import graphs_on_cpu
 
 
 @pytest.mark.onnx
@@ -37,3 +42,50 @@ def test_the_runtimes_compute_what_torch_does(tmp_path):
             np.testing.assert_allclose(logits, expected[kind], atol=0.3)
             rounded.append(logits)
     np.testing.assert_allclose(rounded[0], rounded[-1], atol=1e-2)
+
+
+@contextmanager
+def this_process(make, more=None):
+    """As `speed.own_process`, without another process."""
+    made = make()
+
+    def clock(run, texts, first=1):
+        start = time.perf_counter()
+        run(made, texts)
+        return time.perf_counter() - start
+
+    yield clock
+
+
+@pytest.mark.slow
+def test_the_table_of_a_gpu_has_a_row_for_every_contender_and_cost(monkeypatch, capsys):
+    """Here it is made on the CPU, of tiny models, with a recorder for the CPU."""
+    recorder = graphs_on_cpu(monkeypatch)
+    small = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
+    for sizes, name in ((contenders.ALBERTS, "ALBERT-base"), (contenders.BERTS, "MiniLM")):
+        monkeypatch.setitem(sizes, name, {**sizes[name], **small})
+    monkeypatch.setattr(contenders, "compiled_hf_model", contenders.hf_model)
+    monkeypatch.setattr(speed, "own_process", this_process)
+    monkeypatch.setattr(speed, "texts_of", lambda task, count: contenders.texts_of(task, 8))
+    monkeypatch.setattr(speed, "ROUNDS", 2)
+    table = speed.Table()
+    speed.gpu_table(table, ["ALBERT-base", "MiniLM"], ["8x64"], minutes=5)
+    ours = ["ours, graphs", "ours, compiled graphs"]
+    rows = ["HF eager", "HF compiled"]
+    rows += [f"{name}{cost}" for name in ours for cost in ("", ", c = 0.5", ", c = 0.25")]
+    assert list(table.cases["ALBERT-base, batch 8, length 64"]) == rows
+    assert list(table.cases["MiniLM, batch 1, length 32"]) == rows
+    assert len(table.cases["ALBERT-base, SST-2's lengths, 128 at a time"]) == 6
+    assert capsys.readouterr().out.count("| ours, graphs, c = 0.25 |") == 3 + 1
+
+    # Times of a model that runs as it is are not those of graphs: the case is left out.
+    recorder.failures = [RuntimeError("no capture here")]
+    table = speed.Table()
+    speed.gpu_table(table, ["MiniLM"], ["8x64"], minutes=5)
+    assert "A case is left out: MiniLM: not captured" in capsys.readouterr().out
+
+
+def test_without_a_gpu_the_benchmark_of_one_says_so(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["speed.py", "--models", "MiniLM"])
+    with pytest.raises(UserError, match="torch finds no GPU here"):
+        speed.main()

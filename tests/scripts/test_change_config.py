@@ -8,13 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import change_config
 from change_config import change
 from elbert import UserError, load_config
-from elbert_base.keys import ELBERT_KEYS
+from modeling.keys import ELBERT_KEYS
 from tests.commands import Outcome, edit_key
 from tests.conftest import edit_json, tiny_config, write
 

@@ -12,7 +12,7 @@ from google.protobuf import text_format
 import export_onnx
 import run_glue
 from elbert import classify
-from modes import MODES
+from evaluation.modes import MODES
 from tests.commands import ROOT, edit_key, flags, ran, report_of
 from tests.conftest import edit_json, sentence
 
@@ -77,7 +77,7 @@ def test_a_file_is_evaluated_as_its_model_is(trained, evaluate, mode):
         assert (found["dtype"], found["batch_size"]) == ("fp32", size)
         assert found["onnx"] == str(out / "fp32.onnx")
         assert found["onnxruntime"] == onnxruntime.__version__
-        assert ("exit layers as in fp32 = 1.0000" in outcome.out) == (mode != "albert_act")
+        assert ("same exit layer as in float32 = 1.0000" in outcome.out) == (mode != "albert_act")
 
 
 def test_an_edit_of_the_configuration_reaches_the_file(trained, evaluate, script):

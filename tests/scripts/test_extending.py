@@ -118,10 +118,51 @@ def test_a_new_mode_trains_evaluates_and_is_swept(extended):
     assert len({row["compute_ratio"] for row in rows if row["rule"] == "certainty"}) > 2
 
 
+ENCODER = """
+import torch, transformers, elbert
+from evaluation.modes import MODES
+from modeling.export.graph import to_onnx
+
+torch.manual_seed(0)
+config = transformers.Data2VecTextConfig(vocab_size=40, hidden_size=16, num_attention_heads=2,
+    intermediate_size=32, num_hidden_layers=3, max_position_embeddings=22, num_labels=3,
+    problem_type={kind!r})
+twin = transformers.Data2VecTextForSequenceClassification(config).eval()
+twin.save_pretrained("out/data2vec")
+keys = dict(keep_head=True, use_out_pooler=False, num_exit_layers=0, pooler_input="mean",
+    thres_name="entropy", exit_thres=0.0)
+model, report = elbert.load_pretrained("out/data2vec", **keys)
+assert model.config.encoder_config is None and not report.ignored
+ids = torch.randint(5, 40, (4, 9))
+ids[1, 6:] = 1
+mask = (ids != 1).long()
+with torch.inference_mode():
+    expected = twin(ids, mask).logits
+    for with_exits in (model.eval(), elbert.packed_copy(model)):
+        torch.testing.assert_close(with_exits(ids, mask).logits, expected, atol=1e-5, rtol=0)
+    batcher = elbert.DepthBatcher(model, slots=2)
+    texts = [row[real.bool()].tolist() for row, real in zip(ids, mask)]
+    batcher.submit((text, [0] * len(text)) for text in texts)
+    slots = torch.stack([answer.logits for answer in sorted(batcher.answers())])
+    torch.testing.assert_close(slots, expected, atol=1e-5, rtol=0)
+labels = torch.ones(4, 3) if {kind!r} else torch.tensor([0, 1, 2, 0])
+assert model.train()(ids, mask, labels=labels).loss.isfinite()
+print(len(to_onnx(MODES["elbert"].export_loop(model), {{}}).graph) > 0)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [None, "multi_label_classification"])
+def test_a_new_encoder_answers_as_transformers_does(extended, kind):
+    """At full depth with its own head: plain, packed, in slots; it trains and is exported."""
+    pytest.importorskip("onnxscript", reason="pip install -r requirements/onnx.txt")
+    assert python(extended, ENCODER.format(kind=kind)) == ["True"]
+
+
 USES = """
 import sys, torch, elbert
-from elbert.lte import LteAlbert, LteConfig, rightness
-from elbert.rules import scan
+from modeling.lte import LteAlbert, LteConfig, rightness
+from modeling.rules import scan
 from glue.tasks import Task
 
 torch.manual_seed(0)
@@ -195,7 +236,7 @@ print([x["exit_layer"] for x in answers] == [x["exit_layer"] for x in pipe(texts
 @pytest.mark.parametrize("name", ["gap", "lte"])
 def test_they_are_exported(extended, name):
     """The file answers and exits as the model does."""
-    pytest.importorskip("onnxscript", reason="pip install -r requirements-onnx.txt")
+    pytest.importorskip("onnxscript", reason="pip install -r requirements/onnx.txt")
     out = f"out/{name}-file"
     shutil.copytree(extended / "out" / name, extended / out)
     reports = []

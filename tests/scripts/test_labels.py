@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from elbert import ElbertConfig, UserError
-from elbert.loading.weights import load_model
-from elbert_base.exit_settings import NO_KEYS
+import classify
+import run_glue
+import sweep_exits
+from elbert import Classifier, ElbertConfig, UserError, load_config
+from evaluation.modes import MODES
 from glue.custom import custom_task
 from glue.splits import read_examples
 from glue.tasks import TASKS, Task, get_task
-from modes import MODES
+from modeling.exit_settings import NO_KEYS
+from modeling.loading.weights import load_model
 from runs.job import load_for_task
 from runs.settings import ModelSettings
 from tests.berts import tiny_encoder
@@ -188,6 +191,83 @@ def test_label2id_alone_names_the_classes(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(values))
     model, _ = load_model(MODES["elbert"].model_class, tmp_path)
     assert model.config.id2label == {0: "ham", 1: "spam"}
+
+
+def test_labels_in_another_order_than_the_trainings_are_an_error(trained, glue, tmp_path, script):
+    """The weights have them in the training's order: each answer would get the other's name."""
+    first, second = load_config(trained).id2label.values()
+    rows = f"a dog,a cat,{first}\na man,a dog,{second}\n"
+    dev = write(tmp_path / "dev.csv", f"sentence1,sentence2,label\n{rows}")
+    commands = [
+        (run_glue.main, "--do_eval", "--output_dir", trained),
+        (run_glue.main, "--do_eval", "--output_dir", trained, "--validation_file", dev),
+        (sweep_exits.main, "--model_dir", trained),
+        (
+            classify.main,
+            *("--model_dir", trained, "--input_file", dev),
+            *("--output_file", tmp_path / "b.csv", "--prefix", "my_"),
+        ),
+    ]
+    before = contents(trained)
+    edit_json(
+        trained / "config.json",
+        id2label={"0": second, "1": first},
+        label2id={second: 0, first: 1},
+    )
+    changed = contents(trained)
+    for command in commands:
+        script(*command).refused("config.json: id2label", f"{first}, {second}, in this order")
+    with pytest.raises(UserError, match=rf"{first}, {second}, in this order"):
+        Classifier(trained)
+    with pytest.raises(UserError, match=rf"{first}, {second}, in this order"):
+        load_model(MODES["elbert"].model_class, trained)
+    assert contents(trained) == changed
+    (trained / "config.json").write_bytes(before["config.json"])
+    script(*commands[-1]).done()
+
+
+# Older trainings did not write their labels: what a file tells of their order, and the task.
+@pytest.mark.parametrize(
+    ("file", "about", "task", "labels"),
+    [
+        ("training.json", {"task_name": "RTE"}, "rte", ["entailment", "not_entailment"]),
+        ("training_state.json", {"task_name": "MNLI"}, "mnli", sorted(NLI)),
+        ("training.json", {"label_column_name": "odd, even"}, "custom", ["odd", "even"]),
+        ("eval_results.json", {"good": {}, "bad": {}}, "custom", ["good", "bad"]),
+    ],
+)
+def test_the_order_of_an_older_models_labels_is_known(file, about, task, labels, tmp_path):
+    config_class, model_class = MODES["elbert"].config_class, MODES["elbert"].model_class
+    config = config_class(**TINY, id2label=numbered(labels), finetuning_task=task)
+    save_model(model_class(config), tmp_path)
+    is_result = file == "eval_results.json"
+    content = {"classes": about} if is_result else {"provenance": {"flags": about}}
+    (tmp_path / file).write_text(json.dumps(content))
+    if is_result:
+        flags = {"provenance": {"flags": {"train_file": "reviews.csv"}}}
+        (tmp_path / "training.json").write_text(json.dumps(flags))
+    assert [*load_config(tmp_path).id2label.values()] == labels
+    turned = labels[::-1]
+    edit_json(tmp_path / "config.json", id2label=numbered(turned), label2id=None)
+    with pytest.raises(UserError, match=f"trained with {', '.join(labels)}, in this order"):
+        load_config(tmp_path)
+    renamed = [f"class {label}" for label in turned]
+    edit_json(tmp_path / "config.json", id2label=numbered(renamed), label2id=None)
+    assert [*load_config(tmp_path).id2label.values()] == renamed
+
+
+@pytest.mark.parametrize("label", ["a\x1b[31m", "a\tb", "a\u2028b", "a\x85b"])
+def test_a_label_with_a_control_character_is_an_error(label, trained, tmp_path, script):
+    edit_json(trained / "config.json", id2label={"0": label, "1": "b"}, label2id={label: 0, "b": 1})
+    with pytest.raises(UserError, match=r"config\.json: the label '") as caught:
+        Classifier(trained)
+    assert caught.value.args[0].isprintable()
+    rows = [{"sentence1": "a dog", "label": name} for name in (label, "b")]
+    table = write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    flags = ("--train_file", table, "--model_name_or_path", trained, "--output_dir", tmp_path / "o")
+    script(run_glue.main, "--model_type", "elbert", "--do_train", *flags).refused(
+        "a.jsonl: the label"
+    )
 
 
 def test_a_training_says_it_before_it_begins(glue, tmp_path, trained):

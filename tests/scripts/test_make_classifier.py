@@ -8,10 +8,14 @@ from collections import Counter
 import pytest
 
 import make_classifier
-from elbert_base.files import read_json
+from modeling.errors import UserError
+from modeling.files import read_json
 from runs.output_dir import locked_for_training
+from runs.processes import call
 from tests.commands import ROOT, ran
-from tests.conftest import write
+from tests.conftest import sentence, write
+from tests.general_encoders import save_with_tokenizer, tiny_classifier
+from training.classifier import project, steps
 
 SAMPLE = ROOT / "configs/sample"
 
@@ -49,11 +53,8 @@ def test_one_command_leads_from_a_table_to_a_file_that_answers(script, tmp_path)
     assert re.search(r"With the int8 ONNX file, \d+\.\d% of the dev rows exit", done.out)
     assert read_json(out / "model/eval_results.json")["provenance"].get("file") is None
     assert (out / "model/sweep/explorer.html").exists()
-    usage = re.findall(
-        r"    (import elbert\n)    (classify = .*\n)    print\((classify\(.*)\)\n", done.out
-    )
-    assert len(usage) == 2  # the model, and the file
-    (by_model,), (by_file,) = (evaluated("".join(lines)) for lines in usage)
+    # Of the model, and of the file.
+    (by_model,), (by_file,) = map(evaluated, usage_of(done.out))
     assert by_model["label"] == by_file["label"]
     assert by_model["score"] == pytest.approx(by_file["score"], abs=0.1)
     command = re.search(r"python (examples/onnx_python.py .*)", done.out)[1].split()
@@ -68,6 +69,7 @@ def test_one_command_leads_from_a_table_to_a_file_that_answers(script, tmp_path)
         ("a,x\n" * 4 + "a,y\n" * 4, (), "cannot be split: all rows have the same text"),
         ("a,x\nb,y\n" * 4, ("--learning_rat", "1"), "unknown flag --learning_rat"),
         ("a,x\nb,y\n" * 4, ("--set", "exit_thres=2"), "exit_thres"),
+        ("a,x\nb,y\n" * 4, ("--set", "self_distillation=-0.5"), "a number from 0 to 1"),
         ("a,x\nb,y\n" * 4, ("--max_drop", "nan"), "--max_drop"),
         ("a,x\nb,y\n" * 4, ("--model_name_or_path", "no/such"), "no/such"),
     ],
@@ -87,7 +89,7 @@ def test_no_text_is_on_both_sides_of_the_split_and_no_label_in_the_dev_rows_alon
     separator, script, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(make_classifier, "check_packages", lambda: None)
-    monkeypatch.setattr(make_classifier, "run", lambda *command: sys.exit(7))  # behind the split
+    monkeypatch.setattr(steps, "run", lambda *command: sys.exit(7))  # behind the split
     labels = ["x;y", "y"] if separator else ["x", "y"]
     texts = [f"text {n % 30},{labels[n % 2]}" for n in range(60)]
     texts += [f"rare {n},{f'only {n}' if separator else 'z'}" for n in range(20)]
@@ -105,13 +107,70 @@ def test_no_text_is_on_both_sides_of_the_split_and_no_label_in_the_dev_rows_alon
     assert {label for row in dev for label in row["label"].split(separator)} <= in_training
 
 
+@pytest.fixture
+def make_general(script, tmp_path):
+    """`make_general(model_type)`: a classifier whose layers are transformers' own, from a table."""
+
+    def make(model_type):
+        twin = tiny_classifier(model_type, num_hidden_layers=2, num_labels=2)
+        weights = save_with_tokenizer(twin, tmp_path / model_type)
+        ends = {"red": "it is red", "wet": "it is wet"}
+        rows = [f"{sentence(n, 3)} {ends[label]},{label}" for n in range(60) for label in ends]
+        table = write(tmp_path / "own.csv", "\n".join(["sentence1,label", *rows]))
+        flags = ["--train_file", table, "--model_name_or_path", weights]
+        flags += ["--output_dir", tmp_path / "out", "--max_seq_length", 20]
+        training = ("--learning_rate", 2e-3, "--num_train_epochs", 6)
+        return script(make_classifier.main, *flags, *training).done()
+
+    return make
+
+
+def usage_of(output: str) -> list[str]:
+    """The lines of Python that the command prints."""
+    lines = re.findall(
+        r"    (import elbert\n)    (classify = .*\n)    print\((classify\(.*)\)\n", output
+    )
+    return ["".join(found) for found in lines]
+
+
+@pytest.mark.slow
+@pytest.mark.onnx
+@pytest.mark.parametrize("model_type", ["modernbert", "deberta-v2"])
+def test_transformers_own_layers_become_a_file_as_well(model_type, make_general):
+    pytest.importorskip("onnxruntime")
+    done = make_general(model_type)
+    assert re.search(r"With the int8 ONNX file, \d+\.\d% of the dev rows get the same", done.out)
+    (by_model,), (by_file,) = map(evaluated, usage_of(done.out))
+    assert by_model["label"] == by_file["label"]
+    assert by_model["score"] == pytest.approx(by_file["score"], abs=0.1)
+
+
+@pytest.mark.slow
+def test_layers_that_torch_cannot_export_become_a_model_with_its_report(
+    make_general, tmp_path, monkeypatch
+):
+    def call_all_but_the_export(name, flags):
+        if name == "export_onnx.py":
+            raise UserError(f"{name} ended with status 2")
+        call(name, flags)
+
+    monkeypatch.setattr(make_classifier, "check_packages", lambda: None)
+    monkeypatch.setattr(steps, "call", call_all_but_the_export)
+    done = make_general("modernbert")
+    assert "There is no ONNX file" in done.out
+    assert "int8" not in done.out.split("There is no ONNX file")[1]
+    assert (tmp_path / "out/model/sweep/explorer.html").exists()
+    (usage,) = usage_of(done.out)
+    assert evaluated(usage)[0]["label"] in ("red", "wet")
+
+
 def test_a_package_that_the_file_needs_is_asked_for_before_anything_is_trained(
     script, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(make_classifier, "find_spec", lambda name: None)
+    monkeypatch.setattr(project, "find_spec", lambda name: None)
     table = write(tmp_path / "own.csv", "sentence1,label\n" + "a,x\nb,y\n" * 10)
     flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", tmp_path / "o"]
-    script(make_classifier.main, *flags).refused("onnx_ir", "pip install -r requirements-onnx.txt")
+    script(make_classifier.main, *flags).refused("onnx_ir", "pip install -r requirements/onnx.txt")
     assert not (tmp_path / "o/model").exists()
 
 

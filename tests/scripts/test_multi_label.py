@@ -15,18 +15,18 @@ from transformers.loss.loss_utils import ForSequenceClassificationLoss
 import export_onnx
 import run_glue
 import sweep_exits
-from answers.exit_metrics import metrics_at
 from elbert import ElbertConfig, classify
-from elbert.exits.rules import RULES
-from elbert.rules import scan
-from elbert_base.errors import UserError
-from elbert_base.files import read_json
+from evaluation.exit_metrics import metrics_at
 from glue.custom import custom_task
 from glue.splits import read_examples
 from glue.tasks import Task
+from modeling.errors import UserError
+from modeling.exits.rules import RULES
+from modeling.files import read_json
+from modeling.rules import scan
 from tests.commands import ROOT, ran, report_of
 from tests.conftest import random_ids, sentence, tiny_model, write
-from tests.elbert.exits.test_rules import fires, rule_of
+from tests.modeling.exits.test_rules import fires, rule_of
 from tests.scripts.conftest import rows_of
 
 SEVERAL = {"num_labels": 3, "problem_type": "multi_label_classification"}

@@ -30,7 +30,7 @@ def test_kept_outputs_have_no_errors_warnings_or_paths(notebook):
 
 
 def test_code_that_is_shown_is_the_code_of_today(notebook):
-    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("elbert*/**/*.py"))
+    code = "".join(path.read_text(encoding="utf-8") for path in ROOT.glob("modeling/**/*.py"))
     for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         if "inspect.getsource" in "".join(cell["source"]) and cell["outputs"]:
             assert "".join(cell["outputs"][0]["text"]).strip() in code
@@ -45,7 +45,7 @@ def write_film_reviews(project: Path) -> None:
 
 @pytest.mark.slow
 def test_a_notebook_runs_from_top_to_bottom(notebook, tmp_path):
-    reason = "nbclient or ipykernel is missing: pip install -r requirements-dev.txt"
+    reason = "nbclient or ipykernel is missing: pip install -r requirements/dev.txt"
     nbclient = pytest.importorskip("nbclient", reason=reason)
     pytest.importorskip("ipykernel", reason=reason)
     import nbformat

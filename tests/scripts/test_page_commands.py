@@ -123,8 +123,10 @@ def write_encoders(folder: Path, albert_dir: Path) -> None:
         shutil.copy(albert_dir / "spiece.model", folder / name)
     config = folder / "albert/albert-base-v2/config.json"
     shutil.copy(config, folder / "configs/albert_base_v2.json")
-    for name in ("google-bert/bert-base-uncased", "sentence-transformers/all-MiniLM-L6-v2"):
-        save(tiny_encoder("bert", **long, num_hidden_layers=4), folder / name)
+    four_layers = tiny_encoder("bert", **long, num_hidden_layers=4)
+    save(four_layers, folder / "google-bert/bert-base-uncased")
+    six_layers = tiny_encoder("bert", **long, num_hidden_layers=6)
+    save(six_layers, folder / "sentence-transformers/all-MiniLM-L6-v2")
     roberta = tiny_encoder("roberta", max_position_embeddings=514)
     save(roberta, folder / "FacebookAI/roberta-base")
     names = {0: "negative", 1: "positive"}
@@ -177,7 +179,7 @@ def commands_and_output(code: str) -> list[tuple[str, str | None]]:
 
 # In an order in which each page finds what the pages before it left behind.
 RUN = ("README.md", "own_data.md", "add_exits.md", "threshold.md", "big_tables.md", "deployment.md")
-RUN += ("glue.md", "search.md", "ponder.md", "act.md")
+RUN += ("onnx.md", "glue.md", "scale.md", "ponder.md", "act.md")
 
 
 @pytest.mark.slow

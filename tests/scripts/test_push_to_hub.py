@@ -12,6 +12,7 @@ from transformers import pipeline
 import push_to_hub
 import run_glue
 from elbert import EarlyExitPipeline
+from runs import hub_upload
 from tests.commands import edit_key, exit_status, report_of
 from tests.conftest import contents, edit_json, sentence
 
@@ -31,7 +32,7 @@ def hub(monkeypatch, tmp_path) -> Path:
                 shutil.copy(folder_path / name, sent)
             return repo_id
 
-    monkeypatch.setattr(push_to_hub, "HfApi", FolderHub)
+    monkeypatch.setattr(hub_upload, "HfApi", FolderHub)
     return sent
 
 

@@ -17,20 +17,24 @@ import sentencepiece
 import torch
 import yaml
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, XLMRobertaTokenizer, pipeline
+from transformers import AutoConfig, AutoTokenizer, XLMRobertaTokenizer, pipeline
 
+import elbert
+import export_onnx
 import run_glue
 import sweep_exits
 from elbert import Classifier, load_pretrained, load_tokenizer
-from elbert.cpu_packing import EMULATED, is_emulated
-from elbert_base.files import weights_hash
+from evaluation.modes import MODES
 from glue.splits import read_examples
 from glue.tasks import get_task
-from modes import MODES
+from modeling.cpu_packing import EMULATED, is_emulated
+from modeling.files import weights_hash
+from modeling.keys import warn_of_few_layers
 from tests.berts import save, tiny_encoder
 from tests.commands import ROOT, edit_key, ran, report_of, scalars
 from tests.conftest import PAIRS, RTE_LABELS, edit_json, sentence, slow, tsv, write_sts_b
 from tests.forks import assert_same_weights
+from tests.general_encoders import save_with_tokenizer, tiny_classifier
 
 LABELS = ("contradiction", "entailment", "neutral")
 
@@ -71,7 +75,7 @@ def test_half_precision_says_how_many_exits_are_those_of_fp32(trained, glue, dty
     best = "fp32" if is_emulated(torch.bfloat16, "cpu") else "bf16"
     assert report["dtype"] == (best if dtype == "auto" else dtype)
     if report["dtype"] != "fp32":
-        assert f"exit layers as in fp32 = {share_same:.4f}" in outcome.out
+        assert f"same exit layer as in float32 = {share_same:.4f}" in outcome.out
     pairs = zip(report["exits_per_layer"], expected["exits_per_layer"], strict=True)
     moved = sum(abs(a - b) for a, b in pairs) / 2
     assert moved <= round(10 * (1 - share_same)) <= 2  # of 10 examples
@@ -232,7 +236,7 @@ def test_the_users_own_task_with_many_labels(albert_dir, tmp_path, script, mode)
         chances = {
             name: float(row[f"probability of {name}"]) for name in {r["label"] for r in rows}
         }
-        assert row["confidence"] == f"{max(chances.values()):.4f}"
+        assert float(row["confidence"]) == max(chances.values())
         assert chances[row["prediction"]] == max(chances.values())
 
 
@@ -249,7 +253,7 @@ def test_a_checkpoint_is_evaluated_as_it_was_in_training(glue, script, tmp_path)
     # Its folder is all that an evaluation, a sweep and Python need.
     checkpoint = out / "checkpoint-2"
     told = script(run_glue.main, "--do_eval", "--output_dir", checkpoint).done().out
-    assert f"{checkpoint}/training_state.json: taken from it" in told
+    assert f"{checkpoint}/training_state.json: flags from the training: " in told
     assert report_of(checkpoint)["acc_per_layer"] == pytest.approx(curves[1])
     script(sweep_exits.main, "--model_dir", checkpoint, "--tables_only").done()
     classify = Classifier(checkpoint)
@@ -399,12 +403,17 @@ def test_a_flag_overrides_the_trainings_and_says_so(trained, glue, script):
     assert "training.json" not in glue(trained, "--do_eval").done().out
     shorter = ("--do_eval", "--max_seq_length", 12)
     done = script(run_glue.main, "--output_dir", trained, *shorter).done()
-    assert "--max_seq_length was 32 there, is 12" in done.out
+    assert "--max_seq_length was 32 in the training, is 12 now" in done.out
 
 
 @pytest.mark.parametrize(
     ("family", "head"),
-    [("roberta", "ForMaskedLM"), ("electra", "ForPreTraining"), slow("bert", "Model")],
+    [
+        ("roberta", "ForMaskedLM"),
+        ("electra", "ForPreTraining"),
+        ("mpnet", "Model"),
+        slow("bert", "Model"),
+    ],
 )
 def test_an_encoder_of_a_family_trains_and_evaluates(family, head, glue, tmp_path):
     """With the published --model_type, its own tokenizer, and texts of all 40 positions."""
@@ -421,6 +430,22 @@ def test_an_encoder_of_a_family_trains_and_evaluates(family, head, glue, tmp_pat
         run(out, *family_flags, "--do_eval", *evaluation).done()
         exits.append(report_of(out)["exits_per_layer"])
     assert exits[0] == exits[1]
+
+
+def test_an_encoder_with_transformers_own_layers_trains_and_evaluates(glue, tmp_path):
+    """ModernBERT: alone and in batches the same exits."""
+    out = tmp_path / "out"
+    weights = save_with_tokenizer(tiny_classifier("modernbert"), tmp_path / "modernbert")
+    run = partial(glue, weights=weights)
+    recipe = ("--model_type", "elbert", "--recipe", "recommended", "--max_seq_length", 40)
+    run(out, *recipe, "--do_train", "--learning_rate", 1e-3).done()
+    exits = []
+    for size in (1, 4):
+        evaluation = ("--per_gpu_eval_batch_size", size, "--set", "exit_thres=0.9")
+        run(out, "--model_type", "elbert", "--do_eval", *evaluation).done()
+        exits.append(report_of(out)["exits_per_layer"])
+    assert exits[0] == exits[1]
+    assert len(elbert.classify(str(out), [("a man runs", "the park is red")])) == 1
 
 
 # What users of the published code are used to type.
@@ -481,42 +506,158 @@ def test_glue_run_trains_edits_and_evaluates_every_mode(mode, layers, edited, tm
         assert [row["cnt_thres"] for row in rows] == ["2", "3", "4", "5", "6"]
 
 
+def test_groups_say_who_pays_for_early_exit(trained, glue, tmp_path, rte):
+    """Against the answers of each example in predictions.tsv and at full depth."""
+    data = Path(shutil.copytree(rte, tmp_path / "data"))
+    header, *rows = (rte / "dev.tsv").read_text().splitlines()
+    lines = [f"{row}\t{'long' if i % 3 else 'short'}" for i, row in enumerate(rows)]
+    (data / "dev.tsv").write_text("\n".join([f"{header}\tkind", *lines]) + "\n")
+    keys = ("--set", "thres_name=entropy", "exit_thres=1", "--group_column")
+    printed = glue(trained, "--do_eval", *keys, "kind", data=data).done().out
+    assert "loses more than the others" in printed or "no group is shown to lose more" in printed
+    table = {row["group"]: row for row in csv.DictReader((trained / "groups.csv").open())}
+    groups = np.array(["long" if i % 3 else "short" for i in range(len(rows))])
+    metrics = {}
+    for name, thres in (("acc", "1"), ("acc_full_depth", "0")):
+        for group in table:
+            chosen = [line for line, of in zip(lines, groups, strict=True) if of == group]
+            part = tmp_path / name / group
+            part.mkdir(parents=True)
+            (part / "dev.tsv").write_text("\n".join([f"{header}\tkind", *chosen]) + "\n")
+            flags = ("--set", "thres_name=entropy", f"exit_thres={thres}", "--skip_full_depth")
+            glue(trained, "--do_eval", *flags, data=part).done()
+            metrics[group, name] = report_of(trained)["metrics"]["acc"]
+    for group, row in table.items():
+        for name in ("acc", "acc_full_depth"):
+            assert float(row[name]) == pytest.approx(metrics[group, name])
+        drop = metrics[group, "acc_full_depth"] - metrics[group, "acc"]
+        assert float(row["drop"]) == pytest.approx(drop)
+        assert float(row["drop_low"]) <= drop <= float(row["drop_high"])
+        assert int(row["exits_1"]) == int(row["examples"]) == (groups == group).sum()
+        assert float(row["computation_cost"]) == 1 / 4
+    glue(trained, "--do_eval", *keys, "nothing", data=data).refused("no column 'nothing'", "kind")
+    glue(trained, "--do_eval", *keys, "kind", "--skip_full_depth").refused("--skip_full_depth")
+
+
+def test_the_published_window_means_all_layers_where_a_model_has_fewer(
+    albert_dir, glue, script, tmp_path, caplog
+):
+    """Published config.json and script have cnt_thres 8, also for fewer layers."""
+    weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out/RTE"
+    edit_json(weights / "config.json", cnt_thres=8.0)
+    warn_of_few_layers.cache_clear()
+    glue(out, "--do_train", "--max_steps", 1, weights=weights).done()
+    assert caplog.text.count("cnt_thres = 8: the model has 4 layers") == 1
+    edit_json(out / "config.json", cnt_thres=8.0)
+    assert "cnt_thres = 4 (config.json)" in glue(out, "--do_eval").done().out
+    assert "cnt_thres 8.0 -> 4" in edit_key(script, out, "cnt_thres", 8).done().out
+    edit_json(weights / "config.json", cnt_thres=9)
+    glue(tmp_path / "b", "--do_train", weights=weights).refused("cnt_thres = 9: allowed is 1 to")
+
+
+def test_the_published_loop_begins_a_table_at_its_first_threshold(trained, glue):
+    """As published, --out_mode all begins eval_results.txt at exit_thres 0.9; nothing is lost."""
+    for value in (0.4, 0.9, 0.8):
+        glue(trained, "--do_eval", "--out_mode", "all", "--set", f"exit_thres={value}").done()
+    rows = csv.DictReader((trained / "eval_results.txt").open())
+    assert [row["exit_thres"] for row in rows] == ["0.90", "0.80"]
+    rows = csv.DictReader((trained / "eval_results.txt.1").open())
+    assert [row["exit_thres"] for row in rows] == ["0.40"]
+
+
 @pytest.mark.parametrize(
-    ("path", "content"),
+    ("named", "content"),
     [
-        ("{0}/exit_config.json", '{"margin": 0.4}'),
-        ("exit_config.json", ""),
-        ("{0}", ""),
-        (".", '{"margin": 0.4}'),
+        ("w/exit_config.json", '{"margin": 0.4}'),
+        ("w/exit_config.json", ""),
+        slow("w", ""),
+        slow("elsewhere/keys.json", '{"margin": 0.4}'),
+        ("elsewhere/keys.json", ""),
+        slow("exit_config.json", '{"margin": 0.4}'),  # beside the weights
     ],
 )
-def test_exit_config_goes_with_the_model(path, content, albert_dir, glue, script, tmp_path):
-    """As published: touched beside the weights, edited between training and evaluation."""
+def test_the_named_exit_config_is_edited_between_training_and_evaluation(
+    named, content, albert_dir, glue, script, tmp_path
+):
+    """As published: by each command, where it lies, blank or not while the training ran."""
     weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out/RTE"
-    (weights / "exit_config.json").write_text(content)
-    edit_json(weights / "config.json", exit_config_path=path.format(weights))
+    is_relative = "/" not in named and named != "w"
+    file = weights / named if is_relative else tmp_path / named
+    if file.suffix != ".json":
+        file = file / "exit_config.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(content)
+    edit_json(
+        weights / "config.json",
+        exit_config_path=named if is_relative else str(tmp_path / named),
+        margin=0.1,
+    )
+    glue(out, "--do_train", "--max_steps", 1, "--save_steps", 1, weights=weights).done()
+    assert not (out / "exit_config.json").exists()
+    assert json.loads((out / "config.json").read_text())["margin"] == 0.1
+
+    file.write_text('{"margin": 0.3, "exit_thres": 0.2}')
+    rule = f"margin = 0.3 ({file})"
+    assert rule in glue(out, "--do_eval").done().out
+    assert rule in glue(out / "checkpoint-1", "--do_eval").done().out
+    assert Classifier(out).config.margin == 0.3
+    for load in (elbert.load_config, AutoConfig.from_pretrained):
+        assert load(out).margin == 0.3
+    assert f"{file}: exit_thres 0.2 -> 0.6" in edit_key(script, out, "exit_thres", 0.6).done().out
+    if find_spec("onnxscript"):
+        exported = script(export_onnx.main, "--model_dir", out, "--output", tmp_path / "a.onnx")
+        assert rule in exported.done().out
+        assert str(tmp_path).encode() not in (tmp_path / "a.onnx").read_bytes()
+    out.rename(tmp_path / "renamed")
+    assert rule in glue(tmp_path / "renamed", "--do_eval").done().out
+    glue(shutil.copytree(tmp_path / "renamed", tmp_path / "copy"), "--do_eval").refused(
+        "leads out of", "change_config.py"
+    )
+
+
+def test_a_pick_says_which_exit_file_is_read_from_then_on(
+    albert_dir, glue, script, caplog, tmp_path
+):
+    weights = Path(shutil.copytree(albert_dir, tmp_path / "w"))
+    out, file = tmp_path / "out", tmp_path / "keys.json"
+    file.write_text('{"exit_thres": 0.6}')
+    edit_json(weights / "config.json", exit_config_path=str(file))
+    glue(out, "--do_train", "--max_steps", 9, "--learning_rate", 1e-3, weights=weights).done()
+    pick = ("--pick", "max_cost=0.9", "--rules", "entropy", "--tables_only", "--no_cuda")
+    printed = script(sweep_exits.main, "--model_dir", out, *pick).done().out
+    assert f"{file} is no longer read" in printed
+    assert json.loads(file.read_text()) == {"exit_thres": 0.6}
+    assert "(exit_config.json)" in glue(out, "--do_eval").done().out
+    assert f"{file} is not read" in caplog.text
+    edit_key(script, out, "exit_config_path", file).done()
+    caplog.clear()
+    assert f"exit_thres = 0.6 ({file})" in glue(out, "--do_eval").done().out
+    assert f"{out / 'exit_config.json'} is not read" in caplog.text
+
+
+def test_an_edit_of_what_a_training_copied_is_warned_of(albert_dir, glue, tmp_path, caplog):
+    """An exit_config.json that no configuration names is copied; so is config.json."""
+    weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out/RTE"
+    (weights / "exit_config.json").write_text('{"margin": 0.4}')
     glue(out, "--do_train", "--max_steps", 1, weights=weights).done()
-    assert json.loads((out / "exit_config.json").read_text()) == json.loads(content or "{}")
-    assert json.loads((out / "config.json").read_text())["exit_config_path"] == "exit_config.json"
-    edit_key(script, out, "exit_thres", 0.7).done()
-    if content:
-        assert "exit_config.json: margin 0.4" in edit_key(script, out, "margin", 0.3).done().out
-        (out / "exit_config.json").write_text('{"margin": 0.2}')
-    printed = glue(out, "--do_eval", weights=weights).done().out
-    assert "exit_thres = 0.7 (config.json)" in printed
-    assert "margin = " + ("0.2 (exit_config.json)" if content else "0.0 (config.json)") in printed
-    glue(out, "--do_eval", "--set", "margin=0.1").done()
-    assert report_of(out)["rule_sources"]["margin"] == "--set"
+    assert json.loads((out / "exit_config.json").read_text()) == {"margin": 0.4}
+    assert "margin = 0.4 (exit_config.json)" in glue(out, "--do_eval").done().out
+    assert "was changed since" not in caplog.text
+    for name in ("exit_config.json", "config.json"):
+        edit_json(weights / name, margin=0.2)
+        caplog.clear()
+        assert "margin = 0.4 (exit_config.json)" in glue(out, "--do_eval").done().out
+        assert f"{weights / name} was changed since" in caplog.text
 
 
 def test_a_flag_may_name_an_exit_config_anywhere(albert_dir, glue, tmp_path):
-    (tmp_path / "mine.json").write_text('{"margin": 0.4}')
+    mine = tmp_path / "mine.json"
+    mine.write_text('{"margin": 0.4}')
     weights, out = Path(shutil.copytree(albert_dir, tmp_path / "w")), tmp_path / "out"
     edit_json(weights / "config.json", exit_config_path="nowhere.json")
-    path_flags = ("--set", f"exit_config_path={tmp_path / 'mine.json'}")
+    path_flags = ("--set", f"exit_config_path={mine}")
     glue(out, "--do_train", "--do_eval", "--max_steps", 1, *path_flags, weights=weights).done()
-    assert json.loads((out / "exit_config.json").read_text()) == {"margin": 0.4}
-    assert report_of(out)["rule_sources"]["margin"] == "exit_config.json"
+    assert report_of(out)["rule_sources"]["margin"] == str(mine)
     (tmp_path / "later.json").write_text('{"margin": 0.1}')
     glue(out, "--do_eval", "--set", f"exit_config_path={tmp_path / 'later.json'}").done()
     assert report_of(out)["rule_sources"]["margin"].endswith("later.json")
@@ -576,13 +717,18 @@ def test_texts_in_three_scripts_are_classified_by_a_multilingual_encoder(script,
     assert np.mean([a == label for a, (_, label) in zip(found, rows, strict=True)]) > 0.95
 
 
-def test_a_fine_tuned_classifier_gets_exits_and_keeps_its_answers(glue, rte, tmp_path):
+@pytest.mark.parametrize("teaches", ["as a teacher", "as the last exit"])
+def test_a_fine_tuned_classifier_gets_exits_and_keeps_its_answers(teaches, glue, rte, tmp_path):
     """A BERT of HF's, which teaches the new exits itself; its labels are in the other order."""
     names = dict(enumerate(reversed(RTE_LABELS)))
     twin = tiny_encoder("bert", "ForSequenceClassification", num_labels=2, id2label=names)
     source, out = save(twin, tmp_path / "hf"), tmp_path / "out"
-    steps = ("--max_steps", 3, "--learning_rate", 1e-2, "--teacher", source)
+    steps = ("--max_steps", 3, "--learning_rate", 1e-2)
     keys = ("--recipe", "add_exits", "--set", "exit_thres=0")
+    if teaches == "as a teacher":
+        steps += ("--teacher", source)
+    else:
+        keys += ("self_distillation=1",)
     glue(out, "--do_train", "--train_exits_only", *steps, *keys, weights=source).done()
     ours, theirs = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
     head = "albert.encoder.kept_head"

@@ -63,6 +63,6 @@ def test_the_trained_sample_goes_deeper_for_harder_texts_and_keeps_its_accuracy(
     results = json.loads((trained / "eval_results.json").read_text())
     accuracies = results["acc_per_layer"]
     assert all(later >= earlier + 0.01 for earlier, later in pairwise(accuracies[:6]))
-    assert accuracies[-1] >= 0.97  # 0.997 here; others round otherwise
-    assert results["computation_cost"] <= 0.45  # 0.411
-    assert results["metrics"]["acc"] >= accuracies[-1] - 0.017  # 0.992
+    assert accuracies[-1] >= 0.97  # 0.986 here; others round otherwise
+    assert results["computation_cost"] <= 0.45  # 0.426
+    assert results["metrics"]["acc"] >= accuracies[-1] - 0.017  # 0.986

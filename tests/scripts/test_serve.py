@@ -1,9 +1,10 @@
 """examples/serve.py: a trained model behind HTTP."""
 
+import gzip
 import json
 import math
 import re
-import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,16 +13,22 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from threading import Thread
+from typing import Any
+from urllib.parse import unquote
 
+import huggingface_hub
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+import check_drift
 import export_onnx
 import run_glue
-from elbert import Classifier, classify
+from elbert import Classifier, ElbertConfig, ElbertForSequenceClassification, classify
+from tests.commands import main_of
 from tests.conftest import edit_json, sentence
 
 pytestmark = pytest.mark.slow
@@ -33,9 +40,10 @@ PAIRS = [(sentence(i, 3 + i % 5), sentence(i + 1)) for i in range(24)]
 @contextmanager
 def serving(*flags: object) -> Iterator[tuple[subprocess.Popen, int]]:
     """A running server with its port; at most 40 texts wait."""
-    pytest.importorskip("fastapi")
+    pytest.importorskip("fastapi_offline")
     command = [sys.executable, EXAMPLES / "serve.py", "--port", 0, *flags]
-    command += ["--queue", 40, "--slots", 4, "--max_body_size", LIMIT, "--shutdown_seconds", 5]
+    usual = ["--queue", 40, "--slots", 4, "--max_body_size", LIMIT, "--shutdown_seconds", 5]
+    command[4:4] = usual  # flags of a test come behind, and win
     process = subprocess.Popen([*map(str, command)], stderr=subprocess.PIPE, text=True)
     try:
         for line in process.stderr:
@@ -56,21 +64,28 @@ def server(trained):
         yield running
 
 
+def request(
+    port: int, method: str, path: str, body: bytes = b"", **headers: str
+) -> tuple[HTTPResponse, str]:
+    """A request's response, and the text in it."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    connection.request(method, path, body, named)
+    response = connection.getresponse()
+    return response, response.read().decode()
+
+
 def get(port: int, path: str) -> tuple[int, str]:
     """The status and answer of a request."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
-    connection.request("GET", path)
-    response = connection.getresponse()
-    return response.status, response.read().decode()
+    response, text = request(port, "GET", path)
+    return response.status, text
 
 
-def post(port: int, body: object, **headers: str) -> tuple[int, dict]:
+def post(port: int, body: object, path: str = "/classify", **headers: str) -> tuple[int, Any]:
     """The status and answer of a request with this JSON, or these bytes."""
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    connection.request("POST", "/classify", data, {"Content-Type": "application/json", **headers})
-    response = connection.getresponse()
-    return response.status, json.loads(response.read())
+    response, text = request(port, "POST", path, data, content_type="application/json", **headers)
+    return response.status, json.loads(text)
 
 
 def health(port: int) -> dict:
@@ -205,14 +220,15 @@ def test_a_text_that_the_model_cannot_answer_fails_its_request_alone(trained):
 @pytest.mark.parametrize("kind", ["SlotRunner", "FileRunner"])
 def test_a_text_with_an_unexpected_error_is_a_500_and_the_others_are_answered(trained, kind):
     """Of texts that share a batch: one has a token that the model has no embedding of."""
-    pytest.importorskip("fastapi")
-    serve = runpy.run_path(str(EXAMPLES / "serve.py"))
+    pytest.importorskip("fastapi_offline")
+    from serving import metrics, runners
+
     classifier = Classifier(trained)
-    runner = serve[kind](classifier, 4, serve["Metrics"](layers=4))
+    runner = getattr(runners, kind)(classifier, 4, metrics.Metrics(layers=4))
     examples = classifier.encode(PAIRS[:6])
     token_ids, segment_ids = examples[2]
     examples[2] = ([10**6, *token_ids[1:]], segment_ids)
-    requests = [serve["Waiting"](example, Future()) for example in examples]
+    requests = [runners.Waiting(example, Future()) for example in examples]
     for request in requests:
         runner.queue.put(request)
     thread = Thread(target=runner.run, daemon=True)
@@ -229,6 +245,33 @@ def test_a_text_with_an_unexpected_error_is_a_500_and_the_others_are_answered(tr
     runner.queue.put(None)
     thread.join(timeout=10)
     assert runner.metrics.registry.get_sample_value("elbert_text_errors_total") == 1
+
+
+@pytest.mark.parametrize("kind", ["SlotRunner", "FileRunner"])
+def test_a_text_for_which_nobody_waits_is_not_answered(trained, kind):
+    """Neither one in the queue nor one that another text's answer waits beside."""
+    pytest.importorskip("fastapi_offline")
+    from serving import metrics, runners
+
+    classifier = Classifier(trained)
+    runner = getattr(runners, kind)(classifier, 2, metrics.Metrics(layers=4))
+    requests = [runners.Waiting(example, Future()) for example in classifier.encode(PAIRS)]
+    for number, each in enumerate(requests):
+        runner.queue.put(each)
+        if number % 3:
+            each.answer.cancel()
+    # The last one goes while the first is answered.
+    requests[0].answer.add_done_callback(lambda _: requests[-3].answer.cancel())
+    requests[0].answer.add_done_callback(lambda _: setattr(runner, "has_dropped", True))
+    thread = Thread(target=runner.run, daemon=True)
+    thread.start()
+    waited_for = [each for number, each in enumerate(requests) if number % 3 == 0][:-1]
+    for each in waited_for:
+        assert each.answer.result(timeout=10)
+    runner.queue.put(None)
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+    assert runner.metrics.answers == len(waited_for)
 
 
 @pytest.mark.onnx
@@ -273,6 +316,332 @@ def test_half_a_request_does_not_keep_the_server(server):
     assert "Finished server process" in process.communicate(timeout=30)[1]
 
 
+@pytest.fixture
+def slow_server(albert_dir, tmp_path):
+    """A server of a model whose texts all run its 60 layers, and that takes 100,000 windows."""
+    config = json.loads((albert_dir / "config.json").read_text())
+    folder = Path(shutil.copytree(albert_dir, tmp_path / "deep"))
+    model = ElbertForSequenceClassification(
+        ElbertConfig(**{**config, "num_hidden_layers": 60, "exit_thres": 0.0, "cnt_thres": 60})
+    )
+    model.save_pretrained(folder)
+    with serving("--model_dir", folder, "--long_texts", "windows", "--queue", 10**5) as running:
+        yield running
+
+
+LONG = {"texts": [sentence(3, 12) * (LIMIT // 60)]}
+
+
+def hang_up_behind(port: int, body: object, seconds: float) -> None:
+    """Send a request, wait a little, and hang up."""
+    data = json.dumps(body).encode()
+    head = f"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    client = socket.create_connection(("127.0.0.1", port))
+    client.sendall(head.encode() + data)
+    time.sleep(seconds)
+    client.close()
+
+
+def test_what_waits_for_clients_that_have_gone_is_dropped(slow_server):
+    _, port = slow_server
+    windows = post(port, {"texts": ["a man"]})[1]["answers"][0]["windows"]
+    assert windows == 1
+    for _ in range(3):
+        hang_up_behind(port, LONG, 0.5)
+    hang_up_behind(port, {}, 0)  # half a request, or an answer that nobody reads
+    deadline = time.monotonic() + 20
+    while any(health(port).values()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    told = metrics(port)
+    assert told["elbert_requests_total 499"] >= 3
+    assert told["elbert_requests_total 200"] == told["elbert_texts_total"] == 1
+    assert told["elbert_exit_layer_count"] < 200  # of some thousand windows
+    assert post(port, {"texts": ["a man"]})[0] == 200
+
+
+def test_when_the_time_is_over_what_is_open_is_answered_with_503_and_the_server_ends(slow_server):
+    process, port = slow_server
+    with ThreadPoolExecutor(3) as clients:
+        asked = [clients.submit(post, port, LONG) for _ in range(3)]
+        while health(port)["waiting"] < 100:
+            time.sleep(0.1)
+        start = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        for each in asked:
+            status, answer = each.result()
+            assert (status, "the server is ending" in answer["detail"]) == (503, True)
+        assert "Finished server process" in process.communicate(timeout=30)[1]
+    assert 4.5 < time.monotonic() - start < 9  # --shutdown_seconds 5
+
+
+# Ways to ask.
+
+
+@pytest.fixture(scope="module")
+def shared(trained_once):
+    """The port of a running server of `trained_once`, and a Classifier."""
+    page = "https://example.org"
+    with serving("--model_dir", trained_once, "--allow_origin", page) as (_, port):
+        yield port, Classifier(trained_once)
+
+
+def near(scores: list[float]) -> Any:
+    return pytest.approx(scores, abs=1e-4)
+
+
+def test_a_text_or_pair_may_be_a_dict(shared):
+    port, classifier = shared
+    dicts = [{"text": first, "text_pair": second} for first, second in PAIRS[:4]]
+    for texts, wanted in ((dicts, PAIRS[:4]), ([{"text": "a man"}, "a dog"], ["a man", "a dog"])):
+        status, answer = post(port, {"texts": texts})
+        assert status == 200
+        scores = [each["score"] for each in answer["answers"]]
+        assert scores == near([each["score"] for each in classifier(wanted)])
+    assert post(port, {"texts": [{"text": "a", "txt": "b"}]})[0] == 422
+
+
+@pytest.mark.parametrize("path", ["", "/predict"])
+def test_the_hubs_client_is_answered(shared, path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    port, classifier = shared
+    client = huggingface_hub.InferenceClient(f"http://127.0.0.1:{port}{path}")
+    text = sentence(5)
+    wanted = classifier(text, top_k=None)["classes"]
+    for top_k in (None, 1):
+        found = client.text_classification(text, top_k=top_k)
+        assert [each.label for each in found] == [each["label"] for each in wanted][:top_k]
+        assert [each.score for each in found] == near([each["score"] for each in wanted][:top_k])
+    (logits, _), *_ = classifier.run(classifier.encode([text]), 1)
+    for function, scores in (("none", logits), ("sigmoid", logits.sigmoid())):
+        found = client.text_classification(text, function_to_apply=function)
+        assert [each.score for each in found] == near(sorted(scores.tolist(), reverse=True))
+
+
+def test_a_client_of_text_embeddings_inference_is_answered(shared):
+    """Its ways to write texts and pairs, as its documentation has them."""
+    port, classifier = shared
+    pair = PAIRS[3]
+
+    def classes(text) -> list[dict]:
+        return classifier(text, top_k=None)["classes"]
+
+    for inputs, wanted in (
+        ("a man", classes("a man")),
+        (["a man"], classes("a man")),
+        (list(pair), classes(pair)),
+        ([["a man"], ["a dog"]], [classes("a man"), classes("a dog")]),
+        ([list(pair), ["a dog"]], [classes(pair), classes("a dog")]),
+        ({"text": pair[0], "text_pair": pair[1]}, classes(pair)),
+    ):
+        status, found = post(port, {"inputs": inputs}, "/predict")
+        assert status == 200, found
+        rows = zip(found, wanted, strict=True) if isinstance(found[0], list) else [(found, wanted)]
+        for row, wanted_row in rows:
+            assert [each["label"] for each in row] == [each["label"] for each in wanted_row]
+            assert [x["score"] for x in row] == near([x["score"] for x in wanted_row])
+    (logits, _), *_ = classifier.run(classifier.encode(["a man"]), 1)
+    _, found = post(port, {"inputs": "a man", "raw_scores": True}, "/predict")
+    assert [each["score"] for each in found] == near(sorted(logits.tolist(), reverse=True))
+    long = {"inputs": sentence(1, 200)}
+    cut = classes(sentence(1, 200))
+    for body in ({**long, "truncate": True}, long):
+        assert [x["score"] for x in post(port, body, "/predict")[1]] == near(
+            [x["score"] for x in cut]
+        )
+    for status, body in (
+        (413, {**long, "truncate": False}),
+        (422, {"inputs": ["a", "b", "c"]}),
+        (422, {"inputs": []}),
+        (422, {"inputs": [[]]}),
+        (422, {"inputs": 1}),
+        (422, {"inputs": "a", "raw_score": True}),
+        (422, {"inputs": "a", "truncation_direction": "Left"}),
+        (413, {"inputs": [["a"]] * 41}),
+    ):
+        found, answer = post(port, body, "/predict")
+        assert (found, answer["error_type"]) == (status, "Validation"), answer
+        assert answer["error"]
+    # A hub's list of strings is one of texts, and never a pair.
+    _, found = post(port, {"inputs": ["a man", "a dog"], "parameters": {}}, "/predict")
+    assert [row[0]["score"] for row in found] == near(
+        [classes(text)[0]["score"] for text in ("a man", "a dog")]
+    )
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+def test_tritons_client_is_answered(shared, is_binary):
+    client_of = pytest.importorskip("tritonclient.http")
+    errors = pytest.importorskip("tritonclient.utils")
+    port, classifier = shared
+    client = client_of.InferenceServerClient(f"127.0.0.1:{port}")
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("RTE")
+    assert client.is_model_ready("RTE", "1")
+    assert not client.is_model_ready("none")
+    outputs = {output["name"] for output in client.get_model_metadata("RTE")["outputs"]}
+    assert outputs == {"label", "score", "scores", "exit_layer"}
+    firsts = np.array([first for first, _ in PAIRS], dtype=object)
+    seconds = np.array([second.encode() for _, second in PAIRS], dtype=object)
+    inputs = []
+    for name, texts in (("text", firsts), ("text_pair", seconds)):
+        tensor = client_of.InferInput(name, [len(texts), 1], "BYTES")
+        tensor.set_data_from_numpy(texts[:, None], binary_data=is_binary)
+        inputs.append(tensor)
+    wanted_outputs = None
+    if not is_binary:
+        wanted_outputs = [
+            client_of.InferRequestedOutput(name, binary_data=name == "label") for name in outputs
+        ]
+    result = client.infer("RTE", inputs, outputs=wanted_outputs, request_id="7")
+    assert result.get_response()["id"] == "7"
+    expected = classifier(PAIRS, top_k=None)
+    labels = [label.decode() for label in result.as_numpy("label")]
+    assert labels == [each["label"] for each in expected]
+    assert result.as_numpy("exit_layer").tolist() == [each["exit_layer"] for each in expected]
+    assert result.as_numpy("score").tolist() == near([each["score"] for each in expected])
+    names = list(classifier.config.id2label.values())
+    for scores, each in zip(result.as_numpy("scores").tolist(), expected, strict=True):
+        by_label = {entry["label"]: entry["score"] for entry in each["classes"]}
+        assert scores == near([by_label[name] for name in names])
+    with pytest.raises(errors.InferenceServerException, match="here is 'RTE'"):
+        client.infer("none", inputs)
+
+
+BAD_TENSORS: list[dict] = [
+    {"inputs": []},
+    {
+        "inputs": [
+            {"name": name, "shape": [1], "datatype": "BYTES", "data": ["a"]}
+            for name in ("text", "label")
+        ]
+    },
+    {"inputs": [{"name": "text", "shape": [1], "datatype": "INT64", "data": [1]}]},
+    {"inputs": [{"name": "text", "shape": [2], "datatype": "BYTES", "data": ["a"]}]},
+    {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [1]}]},
+    {"inputs": [{"name": "text", "shape": [0], "datatype": "BYTES", "data": []}]},
+    {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES"}]},
+    {"inputs": [{"name": "text_pair", "shape": [1], "datatype": "BYTES", "data": ["a"]}]},
+    {
+        "inputs": [
+            {
+                "name": "text",
+                "shape": [1],
+                "datatype": "BYTES",
+                "parameters": {"binary_data_size": 9},
+            }
+        ]
+    },
+    {
+        "inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}],
+        "outputs": [{"name": "logits"}],
+    },
+]
+
+
+@pytest.mark.parametrize("body", BAD_TENSORS)
+def test_tensors_that_are_no_texts_are_refused(shared, body):
+    port, _ = shared
+    status, answer = post(port, body, "/v2/models/RTE/infer")
+    assert (status, list(answer)) == (422, ["error"])
+
+
+def test_binary_tensors_of_any_bytes_are_texts_or_refused(shared):
+    port, _ = shared
+    tensor = {"name": "text", "shape": [1], "datatype": "BYTES"}
+    for content in (b"", b"\x01", b"\x02\0\0\0a", b"\xff\xff\xff\xffa", b"\x01\0\0\0\xff"):
+        size = {"parameters": {"binary_data_size": len(content)}}
+        head = json.dumps({"inputs": [{**tensor, **size}]}).encode()
+        length = str(len(head))
+        status, answer = post(
+            port,
+            head + content,
+            "/v2/models/RTE/infer",
+            inference_header_content_length=length,
+        )
+        assert (status, list(answer)) == (422, ["error"])
+    for length in ("-1", "x", "9999"):
+        status, _ = post(
+            port, b"{}", "/v2/models/RTE/infer", inference_header_content_length=length
+        )
+        assert status == 422
+
+
+def test_what_is_not_there_is_said_in_the_words_of_the_route(shared):
+    port, _ = shared
+    assert json.loads(get(port, "/v2/models/none")[1])["error"]
+    assert get(port, "/v2/models/RTE/versions/2")[0] == 404
+    assert get(port, "/none") == (404, '{"detail":"Not Found"}')
+    assert get(port, "/classify")[0] == 405
+
+
+def test_balancers_and_browsers_ask_by_head_and_options(shared):
+    port, _ = shared
+    for path in ("/", "/health", "/ready", "/metrics", "/v2/health/ready", "/v2/models/RTE"):
+        response, text = request(port, "HEAD", path)
+        assert (response.status, text) == (200, "")
+        assert get(port, path)[0] == 200
+    response, _ = request(port, "OPTIONS", "/classify")
+    assert (response.status, response.headers["Allow"]) == (204, "OPTIONS, POST")
+    for origin, is_allowed in (("https://example.org", True), ("https://other.org", False)):
+        response, _ = request(
+            port, "OPTIONS", "/classify", origin=origin, access_control_request_method="POST"
+        )
+        allowed = response.headers["Access-Control-Allow-Origin"] == origin
+        assert (response.status == 200, allowed) == (is_allowed, is_allowed)
+
+
+def test_the_page_of_all_routes_needs_no_network(shared):
+    port, _ = shared
+    status, page = get(port, "/docs")
+    links = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert (status, len(links)) == (200, 3)
+    for link in links:
+        assert link.startswith("/")
+        assert get_bytes(port, link)[0] == 200
+    text = get(port, "/openapi.json")[1]
+    document = json.loads(text)
+    routes = {"/classify", "/predict", "/v2/models/{name}/infer", "/metrics"}
+    assert routes <= document["paths"].keys()
+    references = re.findall(r'"\$ref":"#/([^"]+)"', text)
+    assert references
+    for reference in references:
+        part = document
+        for name in unquote(reference).split("/"):
+            part = part[name.replace("~1", "/")]
+        assert part
+
+
+def get_bytes(port: int, path: str) -> tuple[int, bytes]:
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, response.read()
+
+
+def test_a_body_that_is_packed_is_refused(shared):
+    port, _ = shared
+    packed = gzip.compress(json.dumps({"texts": ["a"]}).encode())
+    assert post(port, packed, content_encoding="gzip")[0] == 415
+
+
+def test_every_statuss_counter_is_there_from_the_start_and_connections_stay_open(trained):
+    with serving("--model_dir", trained, "--keep_alive_seconds", 2) as (_, port):
+        told = metrics(port)
+        for status in (200, 413, 415, 422, 499, 500, 503):
+            assert told[f"elbert_requests_total {status}"] == 0
+        client = socket.create_connection(("127.0.0.1", port))
+        client.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        client.settimeout(10)
+        reply = b""
+        while not reply.endswith(b"}"):  # headers and body may come apart
+            reply += client.recv(10_000)
+        start = time.monotonic()
+        assert client.recv(10) == b""
+        assert 1 < time.monotonic() - start < 4
+
+
 def test_under_load_memory_stays_level_and_the_latency_has_the_wait(server):
     """10,000 requests of 1 to 8 texts of 1 to 200 words, 8 at a time."""
     process, port = server
@@ -298,10 +667,43 @@ def test_under_load_memory_stays_level_and_the_latency_has_the_wait(server):
     assert health(port) == {"waiting": 0, "running": 0}
 
 
+def test_a_port_that_there_is_not_is_refused(script):
+    pytest.importorskip("fastapi_offline")
+    script(main_of("serve.py"), "--model_dir", "x", "--port", 99999).refused("--port", "65535")
+
+
 def test_what_is_not_installed_is_said_in_a_line():
     code = "import runpy, sys; sys.modules['uvicorn'] = None; runpy.run_path(sys.argv[1])"
     command = [sys.executable, "-c", code, str(EXAMPLES / "serve.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "pip install -r requirements-serve.txt" in done.stderr
+    assert "pip install -r requirements/serve.txt" in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_metrics_tell_whether_the_texts_are_like_the_reference(trained, glue, script, tmp_path):
+    """The server's counters, by check_drift.py and as gauges, against a table of the same texts."""
+    glue(trained, "--do_eval").done()
+    reference = json.loads((trained / "eval_results.json").read_text())
+    texts = [(sentence(i, 12), sentence(i, 12)) for i in range(30)]
+    table = tmp_path / "new.csv"
+    table.write_text("\n".join(["sentence1,sentence2", *(f"{a},{b}" for a, b in texts)]))
+    earlier = tmp_path / "earlier.txt"
+    flags = ("--model_dir", trained)
+    with serving("--model_dir", trained) as (_, port):
+        post(port, {"texts": [PAIRS[0]]})
+        earlier.write_text(get(port, "/metrics")[1])
+        post(port, {"texts": texts})
+        told = metrics(port)
+        address = f"http://127.0.0.1:{port}/metrics"
+        served = script(check_drift.main, *flags, "--server", address, "--since", earlier)
+    cost = told["elbert_reference_computation_cost"]
+    assert cost == pytest.approx(reference["computation_cost"])
+    shares = [told[f"elbert_reference_exits {layer}"] for layer in range(1, 5)]
+    assert shares == pytest.approx(np.array(reference["exits_per_layer"]) / reference["examples"])
+    measures = {"exit_layer", "score", "length", "unknown_tokens"}
+    assert {f"elbert_drift_psi {measure}" for measure in measures} < told.keys()
+    assert {told[f"elbert_drift_alarm {measure}"] for measure in measures} <= {0, 1}
+    of_table = script(check_drift.main, *flags, "--input_file", table)
+    assert (served.status, served.out) == (of_table.status, of_table.out)
+    assert "30 texts against the 10" in served.out

@@ -17,9 +17,9 @@ from tests.berts import (
     assert_same_states,
     plain_text,
     save,
+    sharing_flags as flags,
     tiny_bert,
 )
-from tests.berts import sharing_flags as flags
 from tests.commands import report_of
 from tests.forks import run
 from tests.models import padded_batch

@@ -11,12 +11,16 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import exit_lab.exit_file
+import exit_lab.lab
 import sweep_exits
-from answers.sweep import sweepable
 from elbert import ElbertConfig, PonderAlbertClassifier, PonderAlbertConfig
-from elbert_base.files import weights_hash
+from evaluation.sweep import sweepable
+from exit_lab.choice import Choice, split
 from exit_lab.recording import RECORDING
-from tests.conftest import TINY, edit_json, slow
+from modeling.files import weights_hash
+from runs.output_dir import locked_for_sweep
+from tests.conftest import PAIRS, TINY, edit_json, sentence, slow, tsv, write
 from tests.forks import run_together
 from tests.scripts.conftest import LABELS, evaluated, flags, head_of, rows_of, save, write_data
 
@@ -60,6 +64,13 @@ def ponder_place(tmp_path, spiece) -> Path:
         save(model, tmp_path / "models" / task, spiece)
         write_data(tmp_path / "data" / task, task)
     return tmp_path
+
+
+def test_two_sweeps_do_not_write_into_one_folder(trained, script):
+    command = (sweep_exits.main, "--model_dir", trained)
+    with locked_for_sweep([trained / "sweep"]):
+        script(*command).refused("another run is writing a sweep", "--output_dir")
+        assert not (trained / "sweep/sweep.csv").exists()
 
 
 def test_a_models_folder_is_all_that_a_sweep_needs(trained, rte, script):
@@ -133,7 +144,8 @@ def test_two_processes_record_what_one_does(place, sweep, tmp_path):
 
 
 LOGITS = "models/rte/sweep/all_logits.safetensors"
-OTHERS = "is of other weights, keys, data, batch size, number type, device or threads"
+OTHERS = "the recording is of other weights, keys, data, batch size, number type, device or threads"
+RECORDS_70 = "recording the answers of all layers to 70 examples"
 
 
 @pytest.mark.parametrize(
@@ -143,26 +155,27 @@ OTHERS = "is of other weights, keys, data, batch size, number type, device or th
         ("data/rte/dev.tsv", lambda old: old.replace(b"dog", b"cat", 1), OTHERS),
         ("data/rte/dev.tsv", lambda old: old.replace(b"\tent", b"\tnot_ent", 1), OTHERS),
         ("models/rte/config.json", lambda old: old.replace(b"cls", b"mean"), OTHERS),
-        (LOGITS, lambda old: old[:-100], "is damaged"),
+        (LOGITS, lambda old: old[:-100], "the recording is damaged"),
     ],
 )
 def test_a_recording_is_made_anew_where_it_is_of_something_else(place, sweep, name, change, reason):
     first = sweep(place, "rte", *QUICK).out
-    assert f"{place / LOGITS} does not exist yet: recording 70 examples" in first
+    assert f"{place / LOGITS}: there is no recording yet; {RECORDS_70}" in first
     edit_json(place / "models/rte/config.json", exit_thres=0.7, thres_name="patience")
-    assert f"{place / LOGITS} reused" in sweep(place, "rte", *QUICK).out  # a rule changes no answer
+    again = sweep(place, "rte", *QUICK).out  # a rule changes no answer
+    assert f"{place / LOGITS}: reused" in again
     changed = change((place / name).read_bytes())
     assert changed != (place / name).read_bytes()
     (place / name).write_bytes(changed)
     outcome = sweep(place, "rte", *QUICK).done()
-    assert f"{reason}: recording 70 examples" in outcome.out
+    assert f"{reason}; {RECORDS_70}" in outcome.out
 
 
 def test_a_recording_of_another_number_type_is_not_reused(place, sweep):
     recorded = []
     for dtype in ("fp32", "bf16", "fp32"):
         outcome = sweep(place, "rte", "--dtype", dtype, *QUICK).done()
-        assert "recording 70 examples" in outcome.out
+        assert RECORDS_70 in outcome.out
         recorded.append(load_file(place / LOGITS)["all_logits"])
     assert torch.equal(recorded[0], recorded[2])
     assert not torch.equal(recorded[0], recorded[1])
@@ -175,6 +188,7 @@ def test_another_sweep_leaves_nothing_of_the_one_before(place, sweep):
     (folder / "notes.txt").touch()
     sweep(place, "rte", *QUICK).done()
     left = {"all_logits.safetensors", "sweep.csv", "frontier.csv", "provenance.json", "notes.txt"}
+    left.add("risk_coverage.csv")
     assert {path.name for path in folder.iterdir()} == left | {"written.json"}
     about = json.loads((folder / "provenance.json").read_text())
     assert about["weights"] == weights_hash(place / "models/rte")
@@ -273,12 +287,143 @@ def test_a_model_that_has_learnt_nothing_is_said_to_be_suspect_and_not_picked(
     assert out.count("all layers: all examples get the answer") == 2
 
 
+@pytest.mark.parametrize("task", ["rte", "sts-b"])
+def test_where_every_setting_loses_too_much_all_layers_run_as_they_were_trained(
+    task, place, sweep, glue, monkeypatch
+):
+    model = place / "models" / task
+    trained = evaluated(glue, place, task, "--set", "thres_name=entropy", "exit_thres=0")
+    none_allowed = Choice(None, "cheapest setting within 0 of full depth", max_drop=0)
+    monkeypatch.setattr(exit_lab.lab, "choose", lambda *given: none_allowed)
+    # The random model of RTE gives all examples one answer.
+    monkeypatch.setattr(exit_lab.exit_file, "check_answers_differ", lambda *given: None)
+    fitted = ("--tables_only", "--rules", "optimal_stopping", "--pick", "max_drop=0")
+    ended = sweep(place, task, *fitted).done()
+    assert "no setting with early exits loses at most 0: all layers run" in ended.out
+    exit_keys = json.loads((model / "exit_config.json").read_text())
+    assert exit_keys["thres_name"] == "entropy"
+    assert exit_keys.get("exit_thres", 0) == 0  # which no predicted value reads
+    assert exit_keys["reference"]["held_out"]["computation_cost"] == 1
+    assert "exit_calibration" not in exit_keys
+    picked = evaluated(glue, place, task)
+    assert picked["computation_cost"] == 1
+    assert picked["metrics"] == trained["metrics"]
+
+
+def test_texts_of_which_the_tokenizer_knows_no_word_are_told(constant, sweep):
+    rows = "".join(f"{i}\tξ ψ\tω\t{'not_' * (i % 2)}entailment\n" for i in range(20))
+    write(constant / "data/rte/dev.tsv", f"index\tsentence1\tsentence2\tlabel\n{rows}")
+    ended = sweep(constant, "rte", "--tables_only", "--rules", "entropy", "--pick", "max_drop=0")
+    ended.refused("same answer, as the last layer does", "tokens are unknown to the tokenizer")
+
+
 def test_nothing_is_picked_when_no_setting_qualifies(place, sweep):
     goal = ("--pick", "risk=0.02", "delta=0.05")
     ended = sweep(place, "rte", "--tables_only", *goal, *FEW)
     ended.refused("no setting qualifies", "even a setting without a single loss needs 149 examples")
     assert not (place / "models/rte/exit_config.json").exists()
     assert (place / "models/rte/sweep/sweep.csv").exists()  # the sweep itself is of use
+
+
+def test_what_was_picked_is_measured_as_a_run_measures_it(place, sweep, glue):
+    """The reference in exit_config.json: exits, cost, scores, lengths, of the dev rows."""
+    model = place / "models/rte"
+    sweep(
+        place, "rte", "--tables_only", *THRESHOLDS, "--rules", "entropy", "--pick", "max_cost=0.8"
+    ).done()
+    reference = json.loads((model / "exit_config.json").read_text())["reference"]
+    report = evaluated(glue, place, "rte")
+    assert reference["exits_per_layer"] == report["exits_per_layer"]
+    assert reference["computation_cost"] == pytest.approx(report["computation_cost"])
+    for name in ("length", "unknown_tokens", "rule", "examples", "max_length"):
+        assert reference[name] == report["reference"][name]
+    edges, run_edges = reference["score"]["edges"], report["reference"]["score"]["edges"]
+    assert edges == pytest.approx(run_edges, abs=1e-5)
+    held_out = reference["held_out"]
+    assert held_out["examples"] == 35
+    assert 0 <= held_out["acc"] <= 1
+
+
+def test_a_guarantee_says_one_thing_and_each_evaluation_repeats_it(place, sweep, glue, script):
+    """It is void for another rule, other weights and examples of another kind."""
+    model = place / "models/rte"
+    command = ("--tables_only", "--rules", "entropy", *THRESHOLDS, "--pick")
+    printed = sweep(place, "rte", *command, "risk=0.6", "delta=0.4").done().out
+    statement = "with a probability of at least 0.6 over the draw of the 35 calibration examples"
+    assert f"Guaranteed: {statement}, at most 0.6 of new examples" in printed
+    assert "may lose" not in printed
+    picked = json.loads((model / "exit_config.json").read_text())
+    guarantee = picked["guarantee"]
+    assert (guarantee["risk"], guarantee["delta"]) == (0.6, 0.4)
+
+    # By hand: entropy below the threshold at the first layer that is so sure, or the last.
+    recorded = load_file(model / "sweep" / RECORDING)
+    probabilities = recorded["all_logits"].double().softmax(-1)
+    entropy = -(probabilities * probabilities.log()).sum(-1) / np.log(2)
+    is_sure = entropy < picked["exit_thres"]
+    is_sure[-1] = True
+    exits = is_sure.int().argmax(0)
+    answers = probabilities.argmax(-1)
+    early = answers.gather(0, exits[None])[0]
+    lost = (answers[-1] == recorded["labels"]) & (early != recorded["labels"])
+    held_out = split(70, 0.5, 42).report
+    assert guarantee["held_out_lost"] == int(lost[held_out].sum())
+    assert f"Of the 35 held-out examples, {guarantee['held_out_lost']} are" in printed
+
+    def said(*more, data=place / "data/rte") -> str:
+        outcome = glue(model, "--do_eval", *more, weights=model, data=data, task="rte")
+        return outcome.done().out
+
+    assert f"guarantee: {statement}" in said()
+    assert f"wrong at the exit, of these examples = {float(lost.double().mean()):.4f}" in said()
+    assert "VOID here, since the exit rule is another" in said("--set", "exit_thres=0.111")
+    assert "VOID here, since it is for number type fp32" in said("--dtype", "bf16")
+    other = place / "data/other"
+    rows = [(i, sentence(i, 14), sentence(i, 14), LABELS["rte"][i % 2]) for i in range(70)]
+    tsv(other / "dev.tsv", f"{PAIRS}\tlabel", rows)
+    assert "these examples are of another kind (" in said("--max_seq_length", 40, data=other)
+    tensors = load_file(model / "model.safetensors")
+    tensors["albert.pooler.weight"] *= 1.01
+    save_file(tensors, model / "model.safetensors", {"format": "pt"})
+    assert "VOID here, since the model has another weights hash" in said()
+    sweep(place, "rte", *command, "max_cost=0.8").done()
+    assert "guarantee" not in json.loads((model / "exit_config.json").read_text())
+
+
+def test_a_setting_under_which_all_exit_at_one_layer_is_said_to_need_no_exits(place, sweep):
+    printed = (
+        sweep(
+            place,
+            "rte",
+            "--tables_only",
+            "--rules",
+            "entropy",
+            "--grid",
+            "exit_thres=1",
+            "--pick",
+            "max_cost=0.9",
+        )
+        .done()
+        .out
+    )
+    assert "all examples exit after layer 1: a fixed-depth network of 1 layer would do" in printed
+
+
+def test_the_risk_coverage_curve_is_that_of_the_recorded_answers(place, sweep):
+    """Held-out examples in the order of their scores, at full depth: counted by hand."""
+    printed = sweep(place, "rte", "--tables_only", "--rules", "entropy", *THRESHOLDS).done().out
+    assert "Answering only certain examples" in printed
+    folder = place / "models/rte/sweep"
+    recorded = load_file(folder / RECORDING)
+    rows = split(70, 0.5, 42).report
+    probabilities = recorded["all_logits"][-1].double().softmax(-1)[rows].numpy()
+    is_wrong = probabilities.argmax(-1) != recorded["labels"][rows].numpy()
+    curve = [r for r in rows_of(folder / "risk_coverage.csv") if r["answers"] == "full depth"]
+    assert curve[-1]["coverage"] == "1.0"
+    for row in curve:
+        is_answered = probabilities.max(-1) >= float(row["abstain_below"]) - 1e-7
+        assert float(row["coverage"]) == pytest.approx(is_answered.mean())
+        assert float(row["risk"]) == pytest.approx(is_wrong[is_answered].mean())
 
 
 # Comparing and seeing.
@@ -380,7 +525,7 @@ def test_all_of_it_works_for_every_kind_of_task(place, sweep, task):
     text = (model / "sweep/compare.md").read_text()
     assert text in outcome.out
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
-    assert {*rows} >= {"patience", "truncation", "coin", "oracle", "full depth"}
+    assert {*rows} >= {"patience", "truncation", "random exits", "oracle", "full depth"}
     if task == "mnli":
         assert "100 × balanced_accuracy" in text
         assert "| balanced_accuracy, drop from full depth |" in outcome.out
@@ -395,6 +540,7 @@ def test_all_of_it_works_for_ponder_models_too(ponder_place, sweep, glue):
     assert (folder / "sweep/frontier.png").exists()
     picked = json.loads((folder / "exit_config.json").read_text())
     picked.pop("provenance")
+    picked.pop("reference")
     rule = PonderAlbertConfig().exit_rules()[picked["exit_criteria"]]
     assert {*picked} == {"exit_criteria", *rule.reads}
     report = evaluated(glue, ponder_place, "rte", *PONDER)

@@ -1,18 +1,21 @@
 """Class weights: what they do to the losses of all modes, and scikit-learn's numbers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from sklearn.utils.class_weight import compute_class_weight
 
 from elbert import ElbertConfig
-from elbert.losses import distillation_loss
-from elbert_base.files import read_json
+from evaluation.modes import MODELS
 from glue.splits import read_examples
 from glue.tasks import get_task
-from modes import MODELS
+from modeling.files import read_json
+from modeling.losses import distillation_loss
 from tests.conftest import RTE_LABELS
 from tests.models import SMALL
+from training.class_weights import class_weights
 
 # Of each mode of the project: without the parts of its loss that have no labels.
 LABELS_ALONE = {"elbert": {}, "ponder_albert": {"kl_penalty_factor": 0}, "albert_act": {"tau": 0}}
@@ -55,3 +58,14 @@ def test_balanced_weights_are_scikit_learns_and_stay_on_record(glue, rte, tmp_pa
         )
     glue(tmp_path / "new", "--do_train", "--max_train_samples", 1, "--class_weights", "balanced"
     ).refused("no training example is 'not_entailment'")  # fmt: skip
+
+
+def test_a_label_that_every_example_has_keeps_weight_1():
+    """Of four examples one has the first label, three the second and all the third."""
+    labels = np.array([[1, 1, 1], [0, 1, 1], [0, 1, 1], [0, 0, 1]])
+    task = replace(get_task("rte"), labels=("a", "b", "c"), multi_label=True)
+    assert class_weights(["balanced"], task, labels) == {
+        "a": 3.0,
+        "b": pytest.approx(1 / 3),
+        "c": 1.0,
+    }

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file
 from scipy.linalg import svdvals
 
-from elbert import load_pretrained
+from elbert import UserError, load_pretrained
 from tests.berts import assert_same_states, save, tiny_bert, tiny_encoder
 from tests.models import padded_batch
 from training.layer_sharing.run import DistillationLoss
@@ -72,7 +72,7 @@ def test_corrections_begin_as_near_to_the_bert_as_their_rank_allows(rank, tmp_pa
         assert left.square().sum().item() == pytest.approx((values[rank:] ** 2).sum(), rel=1e-4)
 
 
-@pytest.mark.parametrize("family", ["bert", "electra"])
+@pytest.mark.parametrize("family", ["bert", "electra", "mpnet"])
 def test_the_teachers_states_are_hfs(family, tmp_path):
     bert, inputs = tiny_encoder(family), padded_batch([12, 12, 7, 7])
     teacher = StateTeacher(save(bert, tmp_path), 2)
@@ -113,3 +113,10 @@ def test_the_loss_is_the_weighted_share_of_variance(tmp_path):
     assert out.loss.item() == pytest.approx(((shares[1] + shares[2] + 2 * shares[3]) / 4).item())
     assert out.sums["tokens"] == 38
     torch.testing.assert_close(out.sums["errors"] / 38 / units, torch.stack(shares))
+
+
+def test_an_mpnet_is_no_teacher_of_a_shared_layer(tmp_path):
+    """An ALBERT has no place for its attention bias, without which answers would mean nothing."""
+    teacher, _ = load_pretrained(save(tiny_encoder("mpnet"), tmp_path))
+    with pytest.raises(UserError, match="an MPNet's layers read the distance"):
+        shared_model(teacher, 3)

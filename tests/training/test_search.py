@@ -20,8 +20,8 @@ import pytest
 
 import run_glue
 import training.study
-from answers.metric import MetricAtCost
 from elbert import UserError
+from evaluation.metric import MetricAtCost
 from glue.tasks import get_task
 from runs import processes
 from runs.flags import parse

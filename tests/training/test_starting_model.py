@@ -2,10 +2,10 @@
 
 import json
 
-from elbert_base.exit_settings import NO_KEYS, KeyValues
-from elbert_base.keys import FITTED_KEYS
+from evaluation.modes import MODES
 from glue.tasks import TASKS
-from modes import MODES
+from modeling.exit_settings import NO_KEYS, KeyValues
+from modeling.keys import FITTED_KEYS
 from runs.settings import ModelSettings
 from tests.conftest import tiny_model
 from training.starting_model import StartingModel

@@ -12,9 +12,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 import run_glue
 from elbert import ElbertConfig, UserError
-from elbert.losses import distillation_loss
 from glue.splits import read_examples
 from glue.tasks import get_task
+from modeling.losses import distillation_loss
 from tests.berts import save, tiny_encoder
 from tests.commands import flags, refused
 from tests.conftest import RTE_LABELS, edit_json, tiny_model, write_sts_b

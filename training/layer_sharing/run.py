@@ -12,10 +12,10 @@ from accelerate.utils import send_to_device
 from torch import Tensor, nn
 from transformers import AlbertConfig, AlbertModel
 
-from elbert.albert import tie_layers
-from elbert.loading.weights import TensorDict, load_into, read_weights
-from elbert_base.errors import UserError
-from elbert_base.files import weight_files
+from modeling.encoder import tie_layers
+from modeling.errors import UserError
+from modeling.files import weight_files
+from modeling.loading.weights import TensorDict, load_into, read_weights
 from runs.console import markdown_table
 from runs.fingerprint import file_fingerprint, fingerprint
 from runs.flags import as_dict
@@ -159,7 +159,8 @@ def train_student(settings: SharingSettings, accelerator: Accelerator) -> None:
 
     batches = partial(student_batches, accelerator, text, teacher)
     with TrainingLog(trainer, total, sums_of=sums_of_output, means=log_shares) as log:
-        trainer.fit(batches, total, log.step)
+        accumulation = training.gradient_accumulation_steps
+        trainer.fit(batches, total, log.step, accumulation=accumulation)
         trainer.finish()
 
 

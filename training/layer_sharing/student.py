@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AlbertConfig, AlbertModel
 
-from elbert.albert import tie_layers
-from elbert.configuration import ElbertConfig
-from elbert.exits.model import ElbertForSequenceClassification
-from elbert.loading.weights import TensorDict, load_into, read_weights
-from elbert_base.errors import UserError
+from modeling.configuration import ElbertConfig
+from modeling.encoder import tie_layers
+from modeling.errors import UserError
+from modeling.exits.model import ElbertForSequenceClassification
+from modeling.loading.weights import TensorDict, load_into, read_weights
 from training.layer_sharing.teacher import StateTeacher, followed_layers
 from training.pretraining.settings import StudentSettings
 
@@ -143,6 +143,11 @@ def check_shape(
     layers = teacher.num_hidden_layers
     if teacher.inner_group_num > 1:
         raise UserError("--model_name_or_path: give a BERT, or an ALBERT of inner_group_num 1")
+    if getattr(teacher, "relative_attention_num_buckets", None):
+        raise UserError(
+            "--model_name_or_path: an MPNet's layers read the distance of two tokens, which an "
+            "ALBERT's do not: give a BERT"
+        )
     if initial_layer and initial_layer > layers:
         raise UserError(f"--initial_layer {initial_layer}: allowed is a layer from 1 to {layers}")
     allows_corrections = passes > 1 and parts == 1

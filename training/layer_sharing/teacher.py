@@ -9,13 +9,13 @@ from accelerate.utils import send_to_device
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from elbert.albert import attention_mask_of
-from elbert.cpu_packing import packed_copy
-from elbert.depth import layer_states
-from elbert.exits.model import ElbertForSequenceClassification
-from elbert.loading.tokenizers import load_tokenizer
-from elbert.loading.weights import TensorDict, load_model
-from elbert_base.errors import UserError
+from modeling.cpu_packing import packed_copy
+from modeling.depth import layer_states
+from modeling.encoder import attention_mask_of
+from modeling.errors import UserError
+from modeling.exits.model import ElbertForSequenceClassification
+from modeling.loading.tokenizers import load_tokenizer
+from modeling.loading.weights import TensorDict, load_model
 from training.pretraining.settings import SharingSettings
 
 

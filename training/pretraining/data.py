@@ -16,9 +16,9 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
-from elbert.loading.weights import TensorDict
-from elbert_base.errors import UserError
 from glue.tables import read_lines
+from modeling.errors import UserError
+from modeling.loading.weights import TensorDict
 from runs.fingerprint import fingerprint
 from training.pretraining.masking import (
     NO_LABEL,

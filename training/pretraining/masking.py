@@ -12,7 +12,7 @@ from random import Random
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from elbert.loading.tokenizers import WORD_START
+from modeling.loading.tokenizers import WORD_START
 from training.pretraining.settings import TextSettings
 from training.pretraining.text import Pieces
 

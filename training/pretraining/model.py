@@ -11,13 +11,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from elbert import AlbertActForPreTraining, UserError, load_tokenizer
-from elbert.loading.configs import make_config
-from elbert.loading.tokenizers import check_vocab_size
-from elbert.loading.weights import ACT_NAMES, LoadReport, load_into, read_weights
-from elbert_base.families import FAMILIES
-from elbert_base.files import read_json
-from elbert_base.keys import ACT_KEYS, ELBERT_KEYS
+from modeling import AlbertActForPreTraining, UserError, load_tokenizer
+from modeling.families import FAMILIES
+from modeling.files import read_json
+from modeling.keys import ACT_KEYS, ELBERT_KEYS
+from modeling.loading.configs import make_config
+from modeling.loading.tokenizers import check_vocab_size
+from modeling.loading.weights import ACT_NAMES, LoadReport, load_into, read_weights
 from runs.output_dir import check_finished
 from training.pretraining.settings import PretrainingModelSettings, PretrainingSettings
 from training.pretraining.tokenizer import train_tokenizer

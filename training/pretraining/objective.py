@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from transformers import AlbertForPreTraining
 from transformers.utils import ModelOutput
 
-from elbert.act.heads import AlbertActForPreTraining
+from modeling.act.heads import AlbertActForPreTraining
 from training.log import Sums
 from training.pretraining.masking import NO_LABEL
 

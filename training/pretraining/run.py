@@ -12,9 +12,9 @@ from accelerate.utils import send_to_device
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedTokenizerBase
 
-from elbert.cpu_packing import packed_copy
-from elbert.loading.weights import TensorDict
-from elbert_base.files import file_hash, model_hashes
+from modeling.cpu_packing import packed_copy
+from modeling.files import file_hash, model_hashes
+from modeling.loading.weights import TensorDict
 from runs.console import markdown_table
 from runs.flags import as_dict
 from runs.folder import RunFolder
@@ -104,10 +104,8 @@ def pretrain(settings: PretrainingSettings, accelerator: Accelerator) -> None:
                 state.epoch = 0
                 state.batch = 0
             phase_end += phase.steps
-            accelerator.gradient_accumulation_steps = phase.accumulation
-            accelerator.step = 0  # the batches counted towards a step
             batches = partial(pretraining_batches, accelerator, examples)
-            trainer.fit(batches, phase_end, log.step)
+            trainer.fit(batches, phase_end, log.step, accumulation=phase.accumulation)
         trainer.finish()
 
 

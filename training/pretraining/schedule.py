@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import ceil
 from typing import NamedTuple
 
-from elbert_base.errors import UserError
+from modeling.errors import UserError
 from training.pretraining.settings import PretrainingSchedule
 
 # The published learning rate at length 512, as a share of that at length 128.

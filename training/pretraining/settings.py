@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from elbert_base.errors import UserError
+from modeling.errors import UserError
 from runs.flags import AT_LEAST_0, AT_LEAST_1, COUNT, COUNT_OR_NONE, FREE, SHARE, Allowed, option
 from runs.settings import RunSettings, Schedule
 

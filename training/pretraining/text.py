@@ -20,8 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from elbert_base.errors import UserError
 from glue.tables import read_lines
+from modeling.errors import UserError
 from runs.files import locked
 from training.model_folder import write_directory
 

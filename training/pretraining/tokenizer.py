@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import normalizers
 
-from elbert_base.errors import UserError
+from modeling.errors import UserError
 from runs.files import write_file
 from training.pretraining.text import read_sentences
 

@@ -1,1 +1,0 @@
-"""What models and scripts share, without torch: errors, keys, settings, files, threads."""

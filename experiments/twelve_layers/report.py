@@ -1,0 +1,581 @@
+"""Print the tables of the comparison on twelve layers, from what is recorded so far.
+
+    python -m experiments.twelve_layers.report
+    python -m experiments.twelve_layers.report --task SST-2-8k --part dev
+    python -m experiments.twelve_layers.report --choose --encoder minilm
+
+protocol.md says what is compared. A table names the number of seeds that it rests on; what is not
+recorded yet is left out and counted at the end (`trainings --list` names it).
+"""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import f1_score, matthews_corrcoef
+
+from evaluation.sweep import Recording, scan_settings
+from exit_lab.stopping import fit_stopping
+from experiments.comparison.intervals import Contrast, simultaneous
+from experiments.twelve_layers.rows import ROWS
+from experiments.twelve_layers.trainings import (
+    LAYERS,
+    RECIPES,
+    REPORTING_SEEDS,
+    Recipe,
+    Run,
+    choosing_runs,
+    runs,
+    words_file,
+)
+from modeling import ElbertConfig
+from modeling.errors import UserError
+from modeling.files import read_json
+from modeling.rules import exit_scores, layer_answers, normalised_entropy
+from runs.console import markdown_table
+from runs.files import as_json, write_text
+from runs.processes import run_script
+
+Measure = Callable[[np.ndarray, np.ndarray], float]  # of logits (examples, classes) and labels
+STOPPING = "optimal_stopping"
+EXITS: dict[str, dict[str, Any]] = {
+    "exits": {},
+    "exits without self-distillation": {"is_self_taught": False},
+}
+COSTS = (0.2, 0.25, 0.33, 0.4, 0.5, 0.6)
+DEPTHS = (12, 9, 6, 4, 3)
+MOST_EXCESS = 0.02  # of the cost obtained over the cost aimed at; see protocol.md
+TOKENS = 25  # of a whole sentence of SST-2 on average; the shares hardly depend on it
+SHAPES = {
+    "shared": {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 3072},
+    "mpnet": {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072},
+    "minilm": {"hidden_size": 384, "num_attention_heads": 12, "intermediate_size": 1536},
+}
+
+
+def config_of(encoder: str, layers: int) -> ElbertConfig:
+    """Make the configuration of a network of so many of an encoder's layers."""
+    shape: dict[str, Any] = {
+        **SHAPES[encoder],
+        "embedding_size": SHAPES[encoder]["hidden_size"],
+        "num_hidden_layers": layers,
+        "num_hidden_groups": layers,
+        "use_out_pooler": False,
+        "num_exit_layers": 0,
+        "cnt_thres": 1,
+    }
+    return ElbertConfig(**shape)
+
+
+def ordinary_cost(encoder: str, layers: int) -> float:
+    """Return the operations of an ordinary network, as a share of that of all layers."""
+    full = config_of(encoder, LAYERS[encoder]).full_depth_flops(TOKENS)
+    return config_of(encoder, layers).full_depth_flops(TOKENS) / full
+
+
+def exit_costs(encoder: str) -> np.ndarray:
+    """Return the operations up to each exit, checks included, as such a share: (layers,)."""
+    config = config_of(encoder, LAYERS[encoder])
+    operations = [config.early_exit_flops(TOKENS, n + 1) for n in range(LAYERS[encoder])]
+    return np.array(operations) / config.full_depth_flops(TOKENS)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What is recorded of a run.
+
+    Attributes:
+        logits: (layers, examples, classes) float32; of an ordinary network one layer.
+        labels: (examples,).
+    """
+
+    logits: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def right(self) -> np.ndarray:
+        """Whether each layer's answer is right: (layers, examples)."""
+        return self.logits.argmax(-1) == self.labels
+
+    @property
+    def entropy(self) -> np.ndarray:
+        """Normalised entropy of each layer's answer: (layers, examples)."""
+        return normalised_entropy(exit_scores(torch.from_numpy(self.logits))).numpy()
+
+
+def load(run: Run) -> Answers | None:
+    """Load the recorded answers of a run; None where there are none yet."""
+    return load_file_of(run.recording) if run.is_recorded else None
+
+
+def load_file_of(path: Path) -> Answers:
+    """Load the answers that a file has."""
+    tensors = load_file(path)
+    return Answers(tensors["all_logits"].astype(np.float32), tensors["labels"])
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method answers to the rows of a part.
+
+    Attributes:
+        logits: (examples, classes).
+        cost: the mean cost that was obtained.
+    """
+
+    logits: np.ndarray
+    cost: float
+
+
+def by_entropy(entropy: np.ndarray, threshold: float) -> np.ndarray:
+    """Find each example's exit, its index: (examples,) of (layers, examples)."""
+    exits = entropy < threshold
+    exits[-1] = True
+    return exits.argmax(0)
+
+
+def threshold_for(entropy: np.ndarray, costs: np.ndarray, target: float) -> float:
+    """Find the threshold whose mean cost is nearest to `target`.
+
+    Args:
+        entropy: (layers, examples), of the rows that choose.
+        costs: (layers,), of an exit at each.
+    """
+    candidates = np.unique(np.quantile(entropy, np.linspace(0, 1, 1001)))
+    means = [costs[by_entropy(entropy, threshold)].mean() for threshold in candidates]
+    return float(candidates[np.abs(np.array(means) - target).argmin()])
+
+
+def at_threshold(
+    logits: np.ndarray, entropy: np.ndarray, costs: np.ndarray, threshold: float
+) -> Outcome:
+    """Apply a threshold to some rows: logits (layers, examples, classes)."""
+    exits = by_entropy(entropy, threshold)
+    return Outcome(logits[exits, np.arange(len(exits))], float(costs[exits].mean()))
+
+
+def at_cost(
+    answers: Answers, costs: np.ndarray, choosing: slice, rows: slice, target: float
+) -> Outcome:
+    """Choose a threshold for a cost on the rows that choose, and apply it to others.
+
+    costs: (layers,), of an exit at each.
+    """
+    entropy = answers.entropy
+    threshold = threshold_for(entropy[:, choosing], costs, target)
+    return at_threshold(answers.logits[:, rows], entropy[:, rows], costs, threshold)
+
+
+def by_stopping(answers: Answers, costs: np.ndarray, choosing: slice) -> Callable[..., Outcome]:
+    """Fit the rule `optimal_stopping` to the rows that choose.
+
+    Returns a function of rows and a target, whose price is the one with the nearest cost on the
+    rows that choose.
+    """
+    layers, examples, classes = answers.logits.shape
+    tensors = {"all_logits": torch.from_numpy(answers.logits)}
+    recording = Recording(tensors, answers.labels, np.repeat(costs[:, None], examples, axis=1))
+    shape: dict[str, Any] = {
+        "num_hidden_layers": layers,
+        "num_hidden_groups": layers,
+        "num_labels": classes,
+        "cnt_thres": 1,
+    }
+    config = ElbertConfig(**shape)
+    config = fit_stopping(config, recording, np.arange(examples)[choosing])
+    settings = [{"exit_price": float(price)} for price in np.geomspace(0.002, 3, 300)]
+    exits = scan_settings(config, "optimal_stopping", settings, tensors).astype(int) - 1
+    mean_costs = costs[exits[:, choosing]].mean(1)
+    final = layer_answers(config.exit_rule(thres_name="optimal_stopping"), tensors).numpy()
+
+    def outcome(rows: slice, target: float) -> Outcome:
+        best = exits[np.abs(mean_costs - target).argmin(), rows]
+        logits = final[:, rows][best, np.arange(len(best))]
+        return Outcome(logits, float(costs[best].mean()))
+
+    return outcome
+
+
+def behind_words(
+    words: Answers, exits: Answers, costs: np.ndarray, choosing: slice, rows: slice, target: float
+) -> Outcome:
+    """Let a bag of words answer what it is sure of, at no cost, and exits the others.
+
+    How many the bag answers is chosen on the rows that choose, as the thresholds are.
+    """
+    bag_entropy = words.entropy[0]
+    all_costs = np.concatenate([[0.0], costs])
+    logits = np.concatenate([words.logits, exits.logits])
+    labels = exits.labels[choosing]
+    best = (-1.0, Outcome(logits[-1, rows], 1.0))
+    for share in np.linspace(0, 0.9, 19):
+        is_sure = bag_entropy < np.quantile(bag_entropy[choosing], share)
+        entropy = np.concatenate([np.where(is_sure, -1.0, 2.0)[None], exits.entropy])
+        threshold = max(0.0, threshold_for(entropy[:, choosing], all_costs, target))
+        tried = at_threshold(logits[:, choosing], entropy[:, choosing], all_costs, threshold)
+        score = accuracy(tried.logits, labels)
+        if score > best[0] and tried.cost <= target + MOST_EXCESS:
+            outcome = at_threshold(logits[:, rows], entropy[:, rows], all_costs, threshold)
+            best = (score, outcome)
+    return best[1]
+
+
+def cascade_at_cost(
+    networks: Sequence[tuple[float, Answers]],
+    choosing: slice,
+    rows: slice,
+    target: float,
+    measure: Measure,
+) -> Outcome | None:
+    """Find the best cascade of two ordinary networks at a cost; None where none is so cheap.
+
+    The second network runs, from its first layer, where the first one's entropy is above a
+    threshold. Pair and threshold are chosen on the choosing rows.
+
+    networks: of one seed, each with its cost, by rising cost.
+    """
+    best_score = -np.inf
+    best = None
+    for (first_cost, first), (second_cost, second) in combinations(networks, 2):
+        if first_cost > target:
+            continue
+        costs = np.array([first_cost, first_cost + second_cost])
+        pair = Answers(np.concatenate([first.logits, second.logits]), first.labels)
+        on_choosing = at_cost(pair, costs, choosing, choosing, target)
+        score = measure(on_choosing.logits, pair.labels[choosing])
+        if score > best_score:
+            best_score = score
+            best = at_cost(pair, costs, choosing, rows, target)
+    return best
+
+
+def mixture_at_cost(points: Sequence[tuple[float, float]], target: float) -> float:
+    """Return the accuracy of two ordinary networks that share the examples at random.
+
+    points: (cost, accuracy) of the networks.
+    """
+    values = [accuracy for cost, accuracy in points if cost <= target]
+    for (cost, accuracy), (other_cost, other_accuracy) in combinations(sorted(points), 2):
+        if cost <= target <= other_cost:
+            share = (target - cost) / (other_cost - cost)
+            values.append(accuracy + share * (other_accuracy - accuracy))
+    return max(values, default=np.nan)
+
+
+# The tables.
+
+
+class Table:
+    """Everything that one task's tables need: the recorded answers of every network and seed."""
+
+    def __init__(self, task: str, part: str, encoder: str = "mpnet") -> None:
+        self.task = task
+        self.part = part
+        self.encoder = encoder
+        self.rows = ROWS[task].slices[part]
+
+    def answers(self, depth: int, **options: Any) -> dict[int, Answers]:
+        """Return what is recorded of a network, by seed."""
+        found = {}
+        for seed in REPORTING_SEEDS:
+            answers = load(Run(self.task, depth, seed, encoder=self.encoder, **options))
+            if answers is not None:
+                found[seed] = answers
+        return found
+
+    @property
+    def measure(self) -> Measure:
+        """The task's metric."""
+        return METRICS.get(self.task, accuracy)
+
+    @property
+    def choosing(self) -> slice:
+        """The rows that choose."""
+        return ROWS[self.task].slices["choosing"]
+
+    def score(self, logits: np.ndarray, labels: np.ndarray) -> float:
+        """Return the metric of answers to the reporting rows, in percent."""
+        return 100 * self.measure(logits, labels[self.rows])
+
+    def metric(self, answers: Answers) -> np.ndarray:
+        """Return the task's metric of each layer, in percent: (layers,)."""
+        return np.array([self.score(x[self.rows], answers.labels) for x in answers.logits])
+
+    def by_layer(self) -> str:
+        """Write the table of exits by layer, and of ordinary networks of these depths."""
+        depths = range(1, LAYERS[self.encoder] + 1)
+        lines = []
+        for name, options in EXITS.items():
+            found = self.answers(0, **options)
+            if found:
+                values = np.mean([self.metric(answers) for answers in found.values()], axis=0)
+                lines.append([f"{name} ({len(found)} seeds)", *(f"{x:.1f}" for x in values)])
+        for name, options in (("fixed depth", {}), ("fixed depth, taught", {"is_taught": True})):
+            cells = []
+            for depth in depths:
+                found = self.answers(depth, **options)
+                means = [self.metric(answers)[-1] for answers in found.values()]
+                cells.append(f"{np.mean(means):.1f} ({len(means)})" if means else "")
+            lines.append([name, *cells])
+        return markdown_table(("layers", *map(str, depths)), lines)
+
+    def at_costs(self) -> str:
+        """Write the table of the task's metric at equal computation."""
+        lines = []
+        costs = exit_costs(self.encoder)
+        for kind, options in EXITS.items():
+            found = self.answers(0, **options)
+            is_value = any(answers.logits.shape[-1] == 1 for answers in found.values())
+            rules: dict[str, list[Callable[[float], Outcome]]] = {"entropy": [], STOPPING: []}
+            for answers in found.values():
+                stop = by_stopping(answers, costs, self.choosing)
+                rules[STOPPING].append(partial(stop, self.rows))
+                rules["entropy"].append(partial(at_cost, answers, costs, self.choosing, self.rows))
+            if is_value:  # no entropy of a single number
+                del rules["entropy"]
+            for rule, outcomes in rules.items():
+                lines += self.line(f"{kind}: {rule}", outcomes, found)
+        words = words_file(self.task)
+        if words.exists():
+            bag = load_file_of(words)
+            found = self.answers(0)
+            outcomes = [
+                partial(behind_words, bag, answers, costs, self.choosing, self.rows)
+                for answers in found.values()
+            ]
+            lines += self.line("exits behind a bag of words: entropy", outcomes, found)
+            score = self.score(bag.logits[0, self.rows], bag.labels)
+            lines.append(["bag of words, without a network", *[f"{score:.1f}"] * len(COSTS)])
+        for name, options in (("", {}), (", taught", {"is_taught": True})):
+            lines += self.lines_of_ordinary(name, options)
+        labels = answers_labels(self)
+        if labels is not None and self.measure is accuracy:
+            # The class that is most frequent where settings are chosen.
+            common = np.bincount(labels[self.choosing].astype(int)).argmax()
+            share = 100 * (labels[self.rows] == common).mean()
+            lines.append(["commonest class", *[f"{share:.1f}"] * len(COSTS)])
+        return markdown_table((f"{self.metric_name}, at a cost of", *map(str, COSTS)), lines)
+
+    @property
+    def metric_name(self) -> str:
+        """What the tables call the task's metric."""
+        names = {"CoLA": "Matthews' correlation", "MRPC": "F1", "STS-B": "mean correlation"}
+        return f"{names.get(self.task, 'accuracy')}, %"
+
+    def line(
+        self,
+        name: str,
+        outcomes: Sequence[Callable[[float], Outcome]],
+        found: dict[int, Answers],
+    ) -> list[list[str]]:
+        """Write a method's line: the mean over seeds at each cost, with the cost obtained.
+
+        outcomes: of each seed of `found`, by the cost aimed at.
+        """
+        cells = []
+        for target in COSTS if outcomes else ():
+            by_seed = [outcome(target) for outcome in outcomes]
+            scores = []
+            for outcome, answers in zip(by_seed, found.values(), strict=True):
+                scores.append(self.score(outcome.logits, answers.labels))
+            cost = np.mean([outcome.cost for outcome in by_seed])
+            cells.append(f"{np.mean(scores):.1f} (at {cost:.2f})")
+        return [[f"{name} ({len(found)} seeds)", *cells]] if cells else []
+
+    def lines_of_ordinary(self, name: str, options: dict[str, Any]) -> list[list[str]]:
+        """Write the rows of two ordinary networks at random, and of the best cascade of two."""
+        mixtures = []
+        cascades = []
+        for seed in REPORTING_SEEDS:
+            networks = []
+            for depth in reversed(DEPTHS):  # shallow first
+                if depth > LAYERS[self.encoder]:
+                    continue
+                is_teacher = depth == LAYERS[self.encoder]
+                answers = self.answers(depth, **{} if is_teacher else options).get(seed)
+                if answers is not None:
+                    networks.append((ordinary_cost(self.encoder, depth), answers))
+            if len(networks) < 2:
+                continue
+            points = [(cost, float(self.metric(answers)[-1])) for cost, answers in networks]
+            mixtures.append([mixture_at_cost(points, target) for target in COSTS])
+            if networks[0][1].logits.shape[-1] > 1:
+                cascades.append([self.cascade_score(networks, target) for target in COSTS])
+        lines = []
+        for row, values in (("random mix of two{}", mixtures), ("best cascade of two{}", cascades)):
+            if values:
+                cells = [f"{x:.1f}" if np.isfinite(x) else "" for x in np.mean(values, axis=0)]
+                lines.append([f"{row.format(name)} ({len(values)} seeds)", *cells])
+        return lines
+
+    def cascade_score(self, networks: Sequence[tuple[float, Answers]], target: float) -> float:
+        """Return the metric of the best cascade of one seed's networks; NaN where there is none."""
+        outcome = cascade_at_cost(networks, self.choosing, self.rows, target, self.measure)
+        return np.nan if outcome is None else self.score(outcome.logits, networks[0][1].labels)
+
+    def hypotheses(self) -> str:
+        """Write the three hypotheses of the protocol, with simultaneous intervals and verdicts."""
+        exits = self.answers(0)
+        contrasts: list[Contrast] = []
+        lines: list[list[str]] = []
+        for name, target, depth, options, _ in HYPOTHESES:
+            costs = exit_costs(self.encoder)
+            results = {
+                seed: at_cost(answers, costs, self.choosing, self.rows, target)
+                for seed, answers in exits.items()
+            }
+            if results and np.mean([x.cost for x in results.values()]) > target + MOST_EXCESS:
+                deeper = [other for other in DEPTHS if other > depth]
+                depth = min(deeper, default=depth)
+                name = f"{name}; the cost is exceeded: judged against {depth} layers"
+            others = self.answers(depth, **options if depth < LAYERS[self.encoder] else {})
+            if not set(REPORTING_SEEDS) <= results.keys() & others.keys():
+                return "The hypotheses are judged together, once all seeds of all are recorded."
+            of_exits = []
+            of_others = []
+            for seed in REPORTING_SEEDS:
+                labels = exits[seed].labels[self.rows]
+                of_exits.append(results[seed].logits.argmax(-1) == labels)
+                of_others.append(others[seed].right[-1, self.rows])
+            contrasts.append([np.array(of_exits, float) - np.array(of_others, float)])
+            cost = np.mean([result.cost for result in results.values()])
+            exits_text = f"{100 * np.mean(of_exits):.1f} at {cost:.2f}"
+            other_text = (
+                f"{100 * np.mean(of_others):.1f} at {ordinary_cost(self.encoder, depth):.2f}"
+            )
+            lines.append([name, exits_text, other_text])
+        bounds = [bound for _, _, _, _, bound in HYPOTHESES]
+        for line, bound, estimate in zip(lines, bounds, simultaneous(contrasts), strict=True):
+            verdict = "undecided"
+            if 100 * estimate.low > bound:
+                verdict = "holds"
+            elif 100 * estimate.high < bound:
+                verdict = "refuted"
+            line += [estimate.difference_text(), verdict]
+        titles = ("accuracy, % at a cost", "exits", "fixed depth", "difference [95%]", "verdict")
+        return markdown_table(titles, lines)
+
+
+# Of the protocol: contrast, cost of the exits, depth and options of the other network, bound.
+HYPOTHESES = (
+    ("H1: exits at 0.25 are not worse than six layers by a point", 0.25, 6, {}, -1.0),
+    ("H2: exits at 0.33 are better than four layers, taught", 0.33, 4, {"is_taught": True}, 0.0),
+    ("H3: exits at 0.50 are not worse than twelve layers by a point", 0.50, 12, {}, -1.0),
+)
+
+
+def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Return the share of right answers; logits (examples, classes)."""
+    return float((logits.argmax(-1) == labels).mean())
+
+
+def mean_correlation(logits: np.ndarray, labels: np.ndarray) -> float:
+    """Return the mean of Pearson's and Spearman's correlations; logits (examples, 1)."""
+    values = logits[:, 0]
+    return float((pearsonr(values, labels)[0] + spearmanr(values, labels)[0]) / 2)
+
+
+METRICS: dict[str, Measure] = {
+    "CoLA": lambda logits, labels: float(matthews_corrcoef(labels, logits.argmax(-1))),
+    "MRPC": lambda logits, labels: float(f1_score(labels, logits.argmax(-1))),
+    "STS-B": mean_correlation,
+}
+
+
+def answers_labels(table: Table) -> np.ndarray | None:
+    """Return the labels of a task, from any recording of it."""
+    for depth in (0, *DEPTHS):
+        for answers in table.answers(depth).values():
+            return answers.labels
+    return None
+
+
+# The choice of recipes.
+
+
+def choose_recipes(encoder: str) -> dict[str, Any]:
+    """Choose the recipes of an encoder's exits and ordinary networks, on the choosing rows alone.
+
+    A recipe of exits has the mean accuracy at the costs of the three hypotheses, with thresholds
+    from the same rows; one of ordinary networks that of two depths. Of equal ones the first wins.
+
+    Raises UserError where a run is not recorded yet.
+    """
+    by_recipe: dict[tuple[str, Recipe], list[float]] = {}
+    missing = []
+    for run in choosing_runs(encoder):
+        answers = load(run)
+        if answers is None:
+            missing.append(run.name)
+            continue
+        kind = "ordinary" if run.depth else "exits"
+        by_recipe.setdefault((kind, run.recipe), []).append(choosing_score(run, answers))
+    if missing:
+        raise UserError(
+            f"{len(missing)} runs that choose are not recorded, such as {missing[0]}: give "
+            "python -m experiments.twelve_layers.trainings --choosing first"
+        )
+    chosen = {}
+    for kind in ("exits", "ordinary"):
+        means = {recipe: np.mean(x) for (of, recipe), x in by_recipe.items() if of == kind}
+        best = max(means, key=lambda recipe: means[recipe])
+        for recipe, mean in means.items():
+            print(f"{encoder}, {kind}, {mean:.2f}: {recipe}{' <' if recipe == best else ''}")
+        chosen[kind] = asdict(best)
+    return chosen
+
+
+def choosing_score(run: Run, answers: Answers) -> float:
+    """Return what a run is chosen by, in percent, on the choosing rows."""
+    rows = ROWS[run.task].slices["choosing"]
+    labels = answers.labels[rows]
+    if run.depth:
+        return 100 * accuracy(answers.logits[-1, rows], labels)
+    costs = exit_costs(run.encoder)
+    scores = []
+    for _, target, *_ in HYPOTHESES:
+        outcome = at_cost(answers, costs, rows, rows, target)
+        scores.append(accuracy(outcome.logits, labels))
+    return 100 * float(np.mean(scores))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", choices=tuple(ROWS), help="one task; default: all")
+    parser.add_argument("--part", choices=("reporting", "dev"), default="reporting")
+    parser.add_argument("--encoder", choices=tuple(LAYERS), default="mpnet")
+    parser.add_argument(
+        "--choose", action="store_true", help=f"write {RECIPES.name} from the runs that choose"
+    )
+    args = parser.parse_args()
+    if args.choose:
+        encoder = "minilm" if args.encoder == "shared" else args.encoder
+        chosen = read_json(RECIPES) if RECIPES.exists() else {}
+        chosen[encoder] = choose_recipes(encoder)
+        write_text(RECIPES, as_json(chosen))
+        print(f"chosen: {RECIPES}")
+        return
+    for task in [args.task] if args.task else ROWS:
+        table = Table(task, args.part, args.encoder)
+        if answers_labels(table) is None:
+            continue
+        print(f"## {task}, {args.part} rows, {args.encoder}\n\n{table.by_layer()}\n")
+        print(f"{table.at_costs()}\n")
+        if task.startswith("SST-2") and args.encoder == "mpnet":
+            print(f"{table.hypotheses()}\n")
+    are_recorded = [run.is_recorded for run in runs()]
+    print(f"Recorded: {sum(are_recorded)} of {len(are_recorded)} runs")
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,1 @@
+"""Encoders of transformers, run one layer at a time by transformers' own modules."""

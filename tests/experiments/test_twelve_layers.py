@@ -1,0 +1,249 @@
+"""The comparison on twelve layers: its rows, its costs and its thresholds."""
+
+import json
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import save_file
+from transformers import AutoModel, AutoTokenizer
+
+from experiments.twelve_layers import prepare, report, rows, trainings
+from modeling.errors import UserError
+from tests.berts import save, tiny_encoder
+from tests.conftest import WORDS, write
+
+
+def test_no_training_row_is_a_phrase_of_a_held_out_sentence():
+    sentences = [f"s{n} is a film that {word} me" for n, word in enumerate("abcdefgh")]
+    phrases = ["a film", "film that a", *(f"that {word} me" for word in "abcdefgh")]
+    table = [f"{text} \t{n % 2}" for n, text in enumerate([*sentences, *phrases])]
+    train, held_out = rows.split_sst2(table, rows.Rows(2, 3))
+    assert len(held_out) == 5
+    assert all(row.split(" \t")[0] in sentences for row in held_out)
+    for row in train:
+        text = row.split(" \t")[0]
+        assert not any(f" {text} " in f" {held.split(' ' + chr(9))[0]} " for held in held_out)
+    assert "a film \t0" not in train
+    assert len(train) == 3 + 3 + ("film that a \t1" in train)
+
+
+def test_a_threshold_reaches_its_cost_on_the_rows_that_choose():
+    rng = np.random.default_rng(0)
+    entropy = np.sort(rng.random((12, 4000)), axis=0)[::-1]  # surer with every layer
+    costs = np.arange(1, 13) / 12
+    for target in (0.25, 0.5, 0.8):
+        threshold = report.threshold_for(entropy, costs, target)
+        first = [
+            next((n for n, x in enumerate(column) if x < threshold), 11) for column in entropy.T
+        ]
+        assert np.mean(costs[first]) == pytest.approx(target, abs=0.01)
+
+
+def test_two_networks_share_the_examples_at_random_between_their_costs():
+    points = [(0.25, 80.0), (0.5, 90.0), (1.0, 92.0)]
+    assert report.mixture_at_cost(points, 0.375) == pytest.approx(85)
+    assert report.mixture_at_cost(points, 0.75) == pytest.approx(91)
+    assert np.isnan(report.mixture_at_cost(points, 0.1))
+
+
+def test_a_check_costs_a_small_share_of_a_wide_layer():
+    """By hand: a check multiplies 768 · 768 + 768 · 2 numbers, a layer 12 · 768² for each token."""
+    steps = np.diff(report.exit_costs("mpnet"))
+    layer = 25 * (12 * 768**2 + 2 * 25 * 768)
+    check = 768 * 768 + 768 * 2
+    unit = 12 * layer + 25 * 768**2 + check
+    assert steps == pytest.approx(np.full(11, (layer + check) / unit), rel=1e-6)
+
+
+def test_every_run_has_a_name_of_its_own_and_a_teacher_that_is_a_run():
+    listed = list(trainings.runs())
+    assert len({run.name for run in listed}) == len(listed)
+    for run in listed:
+        assert run.teacher is None or run.teacher in listed
+
+
+@pytest.fixture
+def few_rows(monkeypatch):
+    """Fewer rows than the experiment has, which take less time."""
+    monkeypatch.setitem(rows.ROWS, "SST-2-8k", rows.Rows(200, 1000, dev=100))
+
+
+def save_answers(run: trainings.Run, share_right: float) -> None:
+    """Record answers that are right for the first examples, sure from the third layer on."""
+    total = rows.ROWS[run.task].count
+    labels = np.arange(total) % 2
+    is_right = np.arange(total) % 100 < 100 * share_right
+    sign = np.where((labels == 1) == is_right, 1.0, -1.0)
+    sureness = np.array([0.1, 0.1, *[9.0] * 10]) if run.depth == 0 else np.array([9.0])
+    scores = sureness[:, None] * sign
+    tensors = {"all_logits": np.stack([-scores, scores], -1).astype(np.float16), "labels": labels}
+    save_file(tensors, run.recording, {"run": json.dumps({"flags": run.flags})})
+
+
+@pytest.mark.usefixtures("few_rows")
+@pytest.mark.parametrize(
+    ("ordinary", "verdicts"),
+    [(0.80, ["holds", "holds", "holds"]), (0.97, ["refuted", "refuted", "refuted"])],
+)
+def test_hypotheses_are_judged_by_their_bounds(ordinary, verdicts, monkeypatch, tmp_path):
+    """Exits are right for 90%: 10 points above ordinary networks, or 7 below them."""
+    monkeypatch.setattr(trainings, "RECORDED", tmp_path)
+    for seed in (11, 12, 13):
+        save_answers(trainings.Run("SST-2-8k", 0, seed), 0.9)
+        for depth, is_taught in ((6, False), (12, False), (4, True)):
+            save_answers(trainings.Run("SST-2-8k", depth, seed, is_taught), ordinary)
+    table = report.Table("SST-2-8k", "reporting")
+    lines = table.hypotheses().splitlines()[2:]
+    assert [line.split("|")[-2].strip() for line in lines] == verdicts
+    assert "90.0 (at 0.26)" in table.at_costs().splitlines()[2]
+    assert table.by_layer().count("90.0") == 12
+
+
+def test_hypotheses_wait_for_all_seeds_of_all_three(monkeypatch, tmp_path):
+    monkeypatch.setattr(trainings, "RECORDED", tmp_path)
+    for seed in (11, 12, 13):
+        save_answers(trainings.Run("SST-2-8k", 0, seed), 0.9)
+        save_answers(trainings.Run("SST-2-8k", 6, seed), 0.8)
+    assert (
+        "once all seeds of all are recorded" in report.Table("SST-2-8k", "reporting").hypotheses()
+    )
+
+
+def test_a_recording_of_another_recipe_is_refused(monkeypatch, tmp_path):
+    monkeypatch.setattr(trainings, "RECORDED", tmp_path)
+    monkeypatch.setattr(trainings, "RECIPES", tmp_path / "recipes.json")
+    run = trainings.Run("SST-2-8k", 0, 11)
+    save_answers(run, 0.9)
+    assert run.is_recorded
+    (tmp_path / "recipes.json").write_text('{"mpnet": {"exits": {"rate": 1e-5}}}')
+    with pytest.raises(UserError, match=r"other flags.*remove it"):
+        _ = run.is_recorded
+    monkeypatch.setitem(rows.ROWS, "SST-2-8k", rows.Rows(1000, 2000, dev=872))
+    with pytest.raises(UserError, match=r"has 6372 rows, and rows.py has 3872 now"):
+        _ = run.is_recorded
+    assert trainings.Run("SST-2-8k", 6, 11).recipe == trainings.Recipe()
+
+
+@pytest.mark.usefixtures("few_rows")
+def test_the_recipe_is_the_best_on_the_rows_that_choose(monkeypatch, tmp_path, script):
+    """Two steps: rates and epochs, then the exits' loss. A run that lacks is asked for."""
+    monkeypatch.setattr(trainings, "RECORDED", tmp_path)
+    for module in (trainings, report):
+        monkeypatch.setattr(module, "RECIPES", tmp_path / "recipes.json")
+    ordinary, exits = trainings.Recipe(1e-5, 2, 1.0), trainings.Recipe(2e-5, 1, 4.0)
+    monkeypatch.setattr(trainings, "GRID", (ordinary, exits))
+    script(report.main, "--choose").refused("12 runs that choose", "trainings --choosing")
+    for run in trainings.choosing_runs("mpnet"):
+        best = ordinary if run.depth else exits
+        save_answers(run, 0.9 if run.trial == best else 0.8)
+    script(report.main, "--choose").done()
+    assert trainings.Run("CoLA", 0, 11).recipe == exits
+    assert trainings.Run("CoLA", 6, 11, is_taught=True).recipe == ordinary
+    script(report.main, "--choose").refused("18 runs that choose")
+    taught = replace(exits, share=0.75, teacher="next")
+    for run in trainings.choosing_runs("mpnet"):
+        if not run.is_recorded:
+            save_answers(run, 0.95 if run.trial == taught else 0.7)
+    script(report.main, "--choose").done()
+    assert trainings.Run("CoLA", 0, 11).recipe == taught
+    assert trainings.Run("CoLA", 0, 11, is_self_taught=False).recipe == replace(taught, share=0)
+    assert all(run.is_recorded for run in trainings.choosing_runs("mpnet"))
+    script(report.main, "--choose").done()  # what was chosen stays
+
+
+def test_a_bag_of_words_answers_before_the_exits_what_it_is_sure_of():
+    """It is sure, and right, of even rows; exits are right of all after the last of two layers."""
+    labels = np.arange(200) % 4 // 2
+    sign = np.where(labels == 1, 1.0, -1.0)
+    is_even = np.arange(200) % 2 == 0
+    bag = np.where(is_even, 9.0, 0.1) * np.where(is_even, sign, -sign)
+    first, last = -0.1 * sign, 9 * sign
+    words = report.Answers(np.stack([-bag, bag], -1)[None], labels)
+    exits = report.Answers(np.stack([np.stack([-x, x], -1) for x in (first, last)]), labels)
+    costs = np.array([0.5, 1.0])
+    choosing, rows = slice(0, 100), slice(100, 200)
+    outcome = report.behind_words(words, exits, costs, choosing, rows, 0.5)
+    assert report.accuracy(outcome.logits, labels[rows]) == 1
+    assert outcome.cost == pytest.approx(0.5)
+
+
+@pytest.fixture
+def encoder(tmp_path):
+    """A random MPNet of four layers, with a fast tokenizer."""
+    model = tiny_encoder("mpnet", num_hidden_layers=4, max_position_embeddings=140)
+    folder = save(model, tmp_path / "mpnet")
+    AutoTokenizer.from_pretrained(folder).save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def test_a_carried_encoder_reads_texts_as_the_original_does(encoder, tmp_path, monkeypatch):
+    """With the words of the tables alone, in half precision, in pieces that are joined."""
+    monkeypatch.setattr(prepare, "PIECE_BYTES", 20_000)
+    texts = ["a man runs", "the big dog sleeps"]
+    (tmp_path / "data/RTE").mkdir(parents=True)
+    write(tmp_path / "data/RTE/dev.tsv", "".join(f"{text}\t0\n" for text in texts))
+    start = tmp_path / "start"
+    prepare.save_encoder(encoder, start, tmp_path / "data")
+    pieces = sorted(start.glob("model.safetensors.*"))
+    assert len(pieces) > 3
+    assert max(path.stat().st_size for path in pieces) <= 20_000
+    content = pieces[1].read_bytes()
+    for damaged, words in ((b"", "not those of pieces.json"), (None, "safetensors.01 is missing")):
+        pieces[1].unlink() if damaged is None else pieces[1].write_bytes(damaged)
+        with pytest.raises(UserError, match=words):
+            prepare.join_weights(start)
+    pieces[1].write_bytes(content)
+    prepare.join_weights(start)
+    states = []
+    for folder in (encoder, start):
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        batch = tokenizer(texts, padding=True, return_tensors="pt")
+        assert tokenizer.convert_ids_to_tokens(batch["input_ids"][0])[1:4] == texts[0].split()
+        model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+        states.append(model(batch["input_ids"], batch["attention_mask"]).last_hidden_state)
+    assert len(AutoTokenizer.from_pretrained(start)) < len(AutoTokenizer.from_pretrained(encoder))
+    torch.testing.assert_close(*states, atol=2e-2, rtol=2e-2)
+
+
+@pytest.mark.slow
+def test_from_tables_to_a_report(encoder, tmp_path, monkeypatch, script):
+    """Of a tiny encoder; a network that is there is not trained again."""
+    draw = random.Random(0)
+    rows_made = [
+        f"{('small', 'big')[n % 2]} {' '.join(draw.choices(WORDS, k=6))} \t{n % 2}"
+        for n in range(150)
+    ]
+    (tmp_path / "glue/SST-2").mkdir(parents=True)
+    for name, lines in (("train", rows_made[:140]), ("dev", rows_made[140:])):
+        write(tmp_path / f"glue/SST-2/{name}.tsv", "\n".join(["sentence\tlabel", *lines, ""]))
+    for task in ("SST-2", "SST-2-8k"):
+        monkeypatch.setitem(rows.ROWS, task, rows.Rows(20, 20, dev=10))
+    monkeypatch.setitem(trainings.LAYERS, "mpnet", 4)
+    monkeypatch.setattr(trainings, "RECORDED", tmp_path / "recorded")
+    listed = [
+        trainings.Run("SST-2-8k", 0, 11),
+        trainings.Run("SST-2-8k", 2, 11, is_taught=True),
+        trainings.Run("SST-2-8k", 4, 11),
+    ]
+    monkeypatch.setattr(trainings, "runs", lambda: iter(listed))
+    monkeypatch.setattr(report, "runs", lambda: iter(listed))
+    work = tmp_path / "work"
+    flags = ("--glue_dir", tmp_path / "glue", "--encoder", encoder, "--work", work)
+    script(prepare.main, *flags).done()
+    assert [run.is_recorded for run in listed] == [False] * 3
+    done = script(trainings.main, "--work", work).done()
+    assert done.out.count("SST-2-8k-mpnet") == 3
+    assert script(trainings.main, "--work", work).done().out == ""
+    labels = [int(row[-1]) for row in rows.lines_of(work / "data/SST-2-8k/dev.tsv")[1:]]
+    for run, layers in zip(listed, (4, 1, 1), strict=True):
+        answers = report.load(run)
+        assert answers.logits.shape == (layers, 50, 2)
+        assert answers.labels.tolist() == labels
+    done = script(report.main, "--task", "SST-2-8k").done()
+    for line in ("exits (1 seeds)", "exits: optimal_stopping (1 seeds)", "bag of words, without"):
+        assert f"| {line}" in done.out
+    assert "Recorded: 3 of 3 runs" in done.out
