@@ -48,7 +48,7 @@ if PACKABLE:  # looked up once, not at every map of every layer
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 # On x86 processors without AVX-512, oneDNN's GELU is slower than torch's, and plain products of so
-# many rows are faster than packed ones (docs/speed_internals.md).
+# many rows are faster than packed ones (docs/contributing.md).
 HAS_AVX512 = torch.cpu.get_capabilities().get("avx512_f", True)
 UNPACKED_MIN_ROWS = 224
 

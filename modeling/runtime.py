@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 # How often a waiting thread of GNU OpenMP, which torch's wheels for Linux bring along, looks again
 # before it sleeps. The library's default, 300,000, takes milliseconds at every barrier: beside
 # another busy process, threads then wait awake for one that has no processor. See
-# docs/speed_internals.md, "How threads wait".
+# docs/speed.md, "Threads and memory".
 SPIN_COUNT = 3000
 SPIN_VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")  # where a user sets how threads wait
 
@@ -145,8 +145,8 @@ def keep_freed_memory() -> None:
     """Make this process keep the memory that it frees, so that it stays as large as it once was.
 
     Otherwise glibc hands large tensors back to the system whenever a pass is done with them, and
-    the system clears every page before the next pass may have it (docs/speed_internals.md, "Freed
-    memory"). Without glibc nothing changes.
+    the system clears every page before the next pass may have it (docs/speed.md, "Threads
+    and memory"). Without glibc nothing changes.
     """
     if platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)

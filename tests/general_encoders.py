@@ -104,6 +104,6 @@ def save_with_tokenizer(model: PreTrainedModel, folder: Path) -> Path:
         cls_token="[CLS]",
         sep_token="[SEP]",
         mask_token="[MASK]",
-        model_max_length=40,
+        model_max_length=model.config.max_position_embeddings,
     ).save_pretrained(folder)
     return folder

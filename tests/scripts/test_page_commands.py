@@ -22,6 +22,7 @@ import transformers
 from tests.berts import save, tiny_encoder
 from tests.commands import ROOT
 from tests.conftest import PAIRS, TINY, made_reviews, sentence, tsv, write_rte, write_sst2
+from tests.general_encoders import save_with_tokenizer, tiny_classifier
 
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/*.md")])
 BLOCK = re.compile(
@@ -127,8 +128,8 @@ def write_encoders(folder: Path, albert_dir: Path) -> None:
     save(four_layers, folder / "google-bert/bert-base-uncased")
     six_layers = tiny_encoder("bert", **long, num_hidden_layers=6)
     save(six_layers, folder / "sentence-transformers/all-MiniLM-L6-v2")
-    roberta = tiny_encoder("roberta", max_position_embeddings=514)
-    save(roberta, folder / "FacebookAI/roberta-base")
+    modernbert = tiny_classifier("modernbert", **long)
+    save_with_tokenizer(modernbert, folder / "answerdotai/ModernBERT-base")
     names = {0: "negative", 1: "positive"}
     classifier = tiny_encoder("bert", "ForSequenceClassification", id2label=names, **long)
     save(classifier, folder / "hf/clf")
@@ -178,8 +179,8 @@ def commands_and_output(code: str) -> list[tuple[str, str | None]]:
 
 
 # In an order in which each page finds what the pages before it left behind.
-RUN = ("README.md", "own_data.md", "add_exits.md", "threshold.md", "big_tables.md", "deployment.md")
-RUN += ("onnx.md", "glue.md", "scale.md", "ponder.md", "act.md")
+RUN = ("README.md", "encoders.md", "own_data.md", "add_exits.md", "threshold.md", "big_tables.md")
+RUN += ("deployment.md", "onnx.md", "glue.md", "scale.md", "ponder.md", "act.md")
 
 
 @pytest.mark.slow
