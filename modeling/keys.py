@@ -242,8 +242,8 @@ ELBERT_KEYS = {
     ),
     "num_exit_layers": shape_key(
         1,
-        "number of exit classifiers, without a kept head; 0: one for each layer with an exit and "
-        "weights of its own, or for each exit below a kept head",
+        "number of exit classifiers, without a kept head; 1: all layers share one; 0: one for each "
+        "layer with an exit and weights of its own, or for each exit below a kept head",
         0,
         counts_layers=True,
     ),

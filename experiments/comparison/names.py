@@ -25,7 +25,7 @@ NETWORKS = {
 RULES = {
     RANDOM_MIXTURE: "random exits",
     "entropy": "entropy",
-    "windows": "windows (bias_1)",
+    "windows": "confidence window (bias_1)",
     "learnt": "learnt exit",
     "patience": "patience",
     "halting": "halting CDF",

@@ -198,6 +198,7 @@ def main() -> None:
 
     texts = [
         tables.overview(methods, networks),
+        tables.own_gains_table(gains),
         tables.certified_table(certified),
         tables.choices_table(),
         tables.halting_claims(methods),

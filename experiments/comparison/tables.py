@@ -20,6 +20,7 @@ from experiments.comparison.methods import Method, Methods, at_budgets, oracle_s
 from experiments.comparison.names import (
     ELBERT_AS_PONDERNET,
     ELBERT_RANDOM_EXITS,
+    NETWORKS,
     PONDER_GRID,
     RULES,
     method_name,
@@ -198,6 +199,23 @@ def gains_by_network(methods: Methods, networks: Networks) -> list[Gain]:
         )
         gains.append(gain)
     return gains
+
+
+OWN_GAIN_RULES = ("entropy", "windows", "halting")  # networks.csv has the others, too
+
+
+def own_gains_table(gains: Sequence[Gain]) -> str:
+    """Tabulate what some rules gain over random exits of the same network."""
+    cells = {}
+    for gain in gains:
+        if gain.rule in OWN_GAIN_RULES:
+            row = f"{gain.task}: {NETWORKS[gain.network]}"
+            estimate = Estimate(gain.gain, gain.low, gain.high)
+            cells["random exits, %", row] = f"{100 * gain.random_exits:.1f}"
+            cells[RULES[gain.rule], row] = gain_text(estimate)
+            cells["oracle", row] = f"{100 * gain.room:+.1f}"
+    columns = ["random exits, %", *(RULES[rule] for rule in OWN_GAIN_RULES), "oracle"]
+    return table("gain over random exits of the same network, in points", columns, cells)
 
 
 # Every layer.
