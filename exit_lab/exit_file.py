@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from runs.job import Job
 
 SKETCH_ROWS = 64
 MOST_UNKNOWN = 0.3  # of the tokens: with more, a model sees little of the texts
-MOST_SHARED = 0.1  # of the rows of a fit, among those of a guarantee: equal texts do occur
+MOST_SHARED = 0.1  # of the rows of a fit, among those that report: equal texts do occur
 
 
 def save_choice(
@@ -131,13 +131,10 @@ def check_fitted_to_others(directory: Path, job: Job, examples: Sequence[Example
 
     Without a fit, or where the file does not say to what, there is nothing to compare.
     """
-    path = overriding_file(read_json(directory / "config.json"), directory)
-    if path is None:
-        return
-    content = read_exit_file(path)
+    path, content = stored_fit(directory)
     fitted = [key for key in FITTED_KEYS if content.get(key)]
-    origin = content.get("provenance")
-    if not fitted or not isinstance(origin, dict):
+    origin = content.get("provenance", {})
+    if not fitted:
         return
     rows_of_fit = origin.get("fitted_rows") or []
     shared = set(rows_of_fit).intersection(map(row_hash, examples))
@@ -149,6 +146,37 @@ def check_fitted_to_others(directory: Path, job: Job, examples: Sequence[Example
             f"--validation_file or --data_dir; or move {path} away and add --rules with a rule "
             "that is not fitted, such as entropy"
         )
+
+
+def check_held_out_is_new(
+    directory: Path, held_out: Sequence[Example], refitted: Collection[str]
+) -> None:
+    """Raise UserError where exit keys that stay were fitted to the examples that report.
+
+    So it is if the fit had another seed, and with it another split into halves.
+
+    Args:
+        directory: of the model.
+        held_out: the examples that report.
+        refitted: keys that are fitted anew.
+    """
+    path, content = stored_fit(directory)
+    kept = [key for key in FITTED_KEYS if content.get(key) and key not in refitted]
+    rows_of_fit = content.get("provenance", {}).get("fitted_rows") or []
+    shared = set(rows_of_fit).intersection(map(row_hash, held_out))
+    if kept and len(shared) > MOST_SHARED * len(rows_of_fit):
+        raise UserError(
+            f"--pick: {path} was fitted ({', '.join(kept)}) to rows that are in the held-out half "
+            "here, which would look better than new rows do. Give the --seed of that fit; or fit "
+            "anew, by --rules optimal_stopping; or give other labelled rows, by --validation_file"
+        )
+
+
+def stored_fit(directory: Path) -> tuple[Path | None, dict[str, Any]]:
+    """Read the model's file of exit keys; {} without one, or where it does not say its origin."""
+    path = overriding_file(read_json(directory / "config.json"), directory)
+    content = read_exit_file(path) if path else {}
+    return path, content if isinstance(content.get("provenance"), dict) else {}
 
 
 def row_hash(example: Example) -> str:

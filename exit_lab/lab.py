@@ -23,7 +23,7 @@ from evaluation.sweep import Grids, Recording, Sweep, make_grids, sweep, sweepab
 from exit_lab.abstaining import coverage_lines, risk_coverage, risk_coverage_figure
 from exit_lab.choice import Parts, choose, split
 from exit_lab.compare import check_labels, compare_two_models, write_comparison
-from exit_lab.exit_file import check_fitted_to_others, save_choice
+from exit_lab.exit_file import check_fitted_to_others, check_held_out_is_new, save_choice
 from exit_lab.explorer import PageInfo, explorer_page
 from exit_lab.figures import frontier_figure
 from exit_lab.frontiers import frontier_set
@@ -89,6 +89,10 @@ def run(request: SweepRequest) -> None:
     task = find_task(data, request.folders[0])
     # All models are opened before any is recorded: what is wrong with the flags is said at once.
     labs = {folder: open_lab(request, folder, task, accelerator) for folder in request.folders}
+    if choice.goal():
+        for folder, lab in labs.items():
+            held_out = [lab.examples[row] for row in lab.parts.report]
+            check_held_out_is_new(folder, held_out, request.sweep.refitted_keys)
     if choice.compare:
         check_labels([lab.job for lab in labs.values()])
         check_rules(request, labs)

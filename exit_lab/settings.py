@@ -70,6 +70,16 @@ class SweepSettings:
         """List the rules that are fitted before they are swept."""
         return [rule for rule in FITTED_RULES if rule in (self.rules or ())]
 
+    @property
+    def refitted_keys(self) -> set[str]:
+        """Name the exit keys that the fits of these rules replace."""
+        keys = set()
+        if OPTIMAL_STOPPING in self.fitted_rules:
+            keys |= {"stopping_thresholds", "exit_calibration"}
+        if LEARNT in self.fitted_rules:
+            keys.add("learnt_weights")
+        return keys
+
 
 @dataclass(kw_only=True)
 class ChoiceSettings:

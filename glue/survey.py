@@ -1,9 +1,11 @@
 """What a table's rows say about each other: texts in train and dev, and labels that disagree."""
 
-from collections.abc import Iterable, Iterator
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 
-from glue.splits import Example, Label
+from glue.splits import Example, Label, parse_number
 from glue.tasks import Task
+from modeling.labels import without_case
 
 
 class TextSurvey:
@@ -52,7 +54,29 @@ class TextSurvey:
                 f"{len(joined)} labels have a semicolon, such as {joined[0]!r}: each is one class; "
                 "--label_separator ';' reads several labels"
             )
+        for spellings in alike(task.labels):
+            remarks.append(
+                f"the labels {', '.join(map(ascii, spellings))} differ in case, accents or invisible "
+                "characters alone, and are classes of their own: if they are one, correct the table"
+            )
+        numbers = [number for number in map(parse_number, task.labels) if number is not None]
+        words = [label for label in task.labels if parse_number(label) is None]
+        has_fractions = any(number % 1 for number in numbers)
+        if has_fractions and words and len(numbers) > len(words):
+            remarks.append(
+                f"{len(numbers)} labels are numbers, some with a fraction, but {words[0]!r} is not, "
+                "so that each is a class of its own: for a regression, take such rows out"
+            )
         return remarks
+
+
+def alike(labels: Sequence[str]) -> list[list[str]]:
+    """Group the labels that are spelt alike, but for case, form and characters without a shape."""
+    groups: dict[str, list[str]] = {}
+    for label in labels:
+        seen = "".join(x for x in label if unicodedata.category(x) != "Cf")
+        groups.setdefault(without_case(seen), []).append(label)
+    return [group for group in groups.values() if len(group) > 1]
 
 
 def text_hash(example: Example) -> int:

@@ -78,7 +78,10 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     config = start.make_config(task)
     exit_keys = start.exit_keys(config)
     tokenizer = start.load_tokenizer(config, data.max_seq_length, run.do_lower_case)
-    model = mode.model_class(config) if checkpoint else start.make_model(config, task)
+    if checkpoint:
+        model, new_names = mode.model_class(config), []  # the checkpoint has all weights
+    else:
+        model, new_names = start.make_model(config, task)
     features = training_features(
         task, data, tokenizer, config, run.seed, settings.model.teacher, accelerator, survey
     )
@@ -90,7 +93,7 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     announce(settings, mode, task, accelerator, features.size, total)
     scale = ScoreScale.of(task, features)
     if task.is_regression:
-        start_heads(model, features, scale)
+        start_heads(model, new_names, features, scale)
     if training.train_exits_only:
         freeze_encoder(model)
     state = train_state(model, tokenizer, training, total, scale)

@@ -6,7 +6,7 @@ standardised labels, and heads of this scale. At all other times the heads answe
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -64,7 +64,7 @@ class ScoreScale:
         if self == ScoreScale():
             yield
             return
-        heads = score_heads(model)
+        heads = score_heads(model).values()
         with torch.no_grad():
             for head in heads:
                 head.weight.div_(self.spread)
@@ -84,26 +84,33 @@ def known_scores(features: Features) -> np.ndarray:
     return scores[~np.isnan(scores)]
 
 
-def score_heads(model: nn.Module) -> list[nn.Linear]:
-    """List the last linear map of every exit of a regression."""
-    return [
-        module
+def score_heads(model: nn.Module) -> dict[str, nn.Linear]:
+    """Find the last linear map of every exit of a regression, by its name."""
+    return {
+        name: module
         for name, module in model.named_modules()
         if "classifier" in name and isinstance(module, nn.Linear) and module.out_features == 1
-    ]
+    }
 
 
-def start_heads(model: nn.Module, features: Features, scale: ScoreScale) -> None:
+def start_heads(
+    model: nn.Module, new_names: Collection[str], features: Features, scale: ScoreScale
+) -> None:
     """Let the new heads of a regression answer the mean score at first, and move on the scale.
 
-    Steps from 0 towards the mean would saturate the pooler's tanh. features: in units.
+    Steps from 0 towards the mean would saturate the pooler's tanh.
+
+    Args:
+        model: with heads that are new, and others.
+        new_names: of the parameters that are newly initialised.
+        features: of the training, in the labels' units.
+        scale: of the training.
     """
     scores = known_scores(features)
     if not len(scores):
         return
-    for head in score_heads(model):
-        is_new = bool(head.bias == 0)
-        if is_new:
+    for name, head in score_heads(model).items():
+        if f"{name}.bias" in new_names:
             with torch.no_grad():
                 head.weight.mul_(scale.spread)
             nn.init.constant_(head.bias, scores.mean())

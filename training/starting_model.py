@@ -1,6 +1,7 @@
 """The model that a fine-tuning starts from: its configuration, tokenizer, weights and exit keys."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from modeling.errors import UserError
 from modeling.exit_settings import (
     EXIT_FILE,
     NO_KEYS,
+    RECORDS,
     KeyValues,
     file_named_at_training,
     overriding_file,
@@ -108,8 +110,13 @@ class StartingModel:
         tokenizer.model_max_length = max_seq_length
         return tokenizer
 
-    def make_model(self, config: AdaptiveConfig, task: Task) -> AlbertPreTrainedModel:
+    def make_model(
+        self, config: AdaptiveConfig, task: Task
+    ) -> tuple[AlbertPreTrainedModel, list[str]]:
         """Make a model with the weights; those of another task come without their heads.
+
+        Returns:
+            The model, and the names of its newly initialised parameters.
 
         Raises UserError for a head of as many classes as the task, but of others; see
         `match_labels`.
@@ -118,12 +125,13 @@ class StartingModel:
             logger.info("Weights newly initialised: all (--from_scratch)")
             new_model = self.mode.model_class(config)
             check_layers(new_model, self.config)
-            return new_model
+            return new_model, list(new_model.state_dict())
         path = find_file(self.weights, "config.json")
         stored = read_json(path) if path else {}
         trained_on = stored.get("finetuning_task")
         if getattr(config, "keep_head", False):
             trained_on = config.finetuning_task  # the user says that the head is of this task
+            check_kept_head(stored, task, self.weights)
         head_labels = names_for_task(stored_labels(stored), task, stored)
         model, report = load_model(
             self.mode.model_class,
@@ -135,7 +143,7 @@ class StartingModel:
         )
         for line in report.lines():
             logger.info(line)
-        return model
+        return model, report.initialised
 
     def spiece_file(self) -> Path:
         """Find the tokenizer's spiece.model for --save_format pytorch; UserError without one."""
@@ -199,9 +207,9 @@ class StartingModel:
         source = self.copied_exit_file
         if source is None or (directory / EXIT_FILE).exists():
             return
-        keys = read_exit_file(source)
-        for key in self.keys.values:
-            keys.pop(key, None)
+        # A fit, a guarantee and a reference are of the model that the training starts from.
+        left_out = {*self.keys.values, *FITTED_KEYS, *RECORDS}
+        keys = {key: value for key, value in read_exit_file(source).items() if key not in left_out}
         RunFolder(directory).write_json(EXIT_FILE, keys)
         logger.info("%s is copied to %s: edit the copy", source, directory / EXIT_FILE)
 
@@ -222,3 +230,28 @@ class StartingModel:
             return {"copied": copied}
         path = self.named_exit_file or self.config_file().parent.absolute() / named_file
         return {"copied": copied, "exit_config_path": str(path)}
+
+
+def check_kept_head(stored: Mapping[str, Any], task: Task, source: str) -> None:
+    """Raise UserError for a classifier whose head answers another kind of task than the table's.
+
+    Args:
+        stored: the classifier's config.json.
+        task: the table's.
+        source: the classifier's folder or hub name, for the error.
+    """
+    kind, how = "single_label_classification", "a class for each row"
+    if task.multi_label:
+        kind, how = "multi_label_classification", "several labels for a row"
+    elif task.is_regression:
+        kind, how = "regression", "a value for each row"
+    head_kind = stored.get("problem_type") or kind
+    outputs = len(stored.get("id2label") or {}) or stored.get("num_labels")
+    if task.labels and outputs == 1:
+        head_kind = "one output"
+    if head_kind != kind:
+        raise UserError(
+            f"{source}: its head is for {head_kind}, and the table has {how} ({kind}), so that a kept "
+            "head would answer otherwise than before. Give a table of the head's kind "
+            "(--task_type, --label_column_name), or train without --recipe add_exits"
+        )

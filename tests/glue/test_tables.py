@@ -418,6 +418,26 @@ def test_what_rows_say_about_each_other_is_told(tmp_path):
         assert remark.startswith(start)
 
 
+@pytest.mark.parametrize(
+    ("labels", "remark"),
+    [
+        (["Pos", "neg", "pos"], "'Pos', 'pos' differ in case"),
+        (["caf\u00e9", "cafe\u0301", "x"], r"'cafe\u0301', 'caf\xe9' differ in case"),
+        (["neg", "neg\u200b"], r"'neg', 'neg\u200b' differ in case"),
+        (["1.0", "2.5", "N/A"], "2 labels are numbers, some with a fraction, but 'N/A' is not"),
+        (["1", "2", "x"], None),
+        (["yes", "no"], None),
+    ],
+)
+def test_labels_that_look_like_a_slip_are_told_before_a_training(labels, remark, tmp_path):
+    rows = "".join(f"{number},{label}\n" for number, label in enumerate(labels))
+    task = custom_task({"train": write(tmp_path / "t.csv", "sentence1,label\n" + rows)})
+    remarks = TextSurvey().remarks(task)
+    assert len(remarks) == (remark is not None)
+    for line in remarks:
+        assert remark in line
+
+
 def test_empty_texts_are_counted_once(tmp_path, caplog):
     path = write(tmp_path / "own.csv", "sentence1,label\na,x\n,y\nb,x\n ,y\n")
     assert len(read_examples(custom_task({"train": path}), "", "train")) == 4

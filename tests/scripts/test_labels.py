@@ -94,7 +94,8 @@ def hf_head(model_labels, labels, folder, in_order):
     start = StartingModel.of(settings, MODES["elbert"], NO_KEYS, in_order)
     config = start.make_config(task)
     assert config.id2label == numbered(labels)
-    return bias_of(start.make_model(config, task))
+    model, _ = start.make_model(config, task)
+    return bias_of(model)
 
 
 def teacher(model_labels, labels, folder, in_order):

@@ -84,27 +84,39 @@ def test_what_cannot_be_made_is_said_before_anything_is_written(
     assert not list(tmp_path.glob("o/*"))
 
 
-@pytest.mark.parametrize("separator", [None, ";"])
+@pytest.mark.parametrize("separator", [None, ";", "columns"])
 def test_no_text_is_on_both_sides_of_the_split_and_no_label_in_the_dev_rows_alone(
     separator, script, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(make_classifier, "check_packages", lambda: None)
     monkeypatch.setattr(steps, "run", lambda *command: sys.exit(7))  # behind the split
     labels = ["x;y", "y"] if separator else ["x", "y"]
-    texts = [f"text {n % 30},{labels[n % 2]}" for n in range(60)]
-    texts += [f"rare {n},{f'only {n}' if separator else 'z'}" for n in range(20)]
-    table = write(tmp_path / "own.csv", "\n".join(["sentence1,label", *texts]))
+    texts = [(f"text {n % 30}", labels[n % 2]) for n in range(60)]
+    texts += [(f"rare {n}", f"only {n}" if separator else "z") for n in range(20)]
+    lines = [",".join(row) for row in texts]
+    table = write(tmp_path / "own.csv", "\n".join(["sentence1,label", *lines]))
     out = tmp_path / "o"
     flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", out]
-    if separator:
+    if separator == "columns":
+        names = ["x", "y", *(f"only {n}" for n in range(20))]
+        marks = [[text, *(int(name in label.split(";")) for name in names)] for text, label in texts]
+        with table.open("w", newline="") as file:
+            csv.writer(file).writerows([["sentence1", *names], *marks])
+        flags += ["--label_column_name", ",".join(names)]
+    elif separator:
         flags += ["--label_separator", separator]
     assert script(make_classifier.main, *flags).status == 7
     train, dev = (rows_of(out / f"data/{name}.csv") for name in ("train", "validation"))
     assert dev
     assert len(train) + len(dev) == 80
     assert not {row["sentence1"] for row in train} & {row["sentence1"] for row in dev}
-    in_training = {label for row in train for label in row["label"].split(separator)}
-    assert {label for row in dev for label in row["label"].split(separator)} <= in_training
+
+    def labels_in(rows) -> set[str]:
+        if separator == "columns":
+            return {name for row in rows for name in names if row[name] == "1"}
+        return {label for row in rows for label in row["label"].split(separator)}
+
+    assert labels_in(dev) <= labels_in(train)
 
 
 @pytest.fixture

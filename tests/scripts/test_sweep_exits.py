@@ -256,6 +256,10 @@ def test_a_rule_is_fitted_chosen_and_used(rule, task, place, sweep, glue):
     sweep(place, task, *out, *goal).refused("among these dev rows", "--validation_file")
     few = ("--max_eval_samples", "8", "--tables_only")
     sweep(place, task, *few, *goal).refused("among these dev rows", "--validation_file")
+    # With another split, the rows of that fit would report.
+    other = ("--seed", "1", "--tables_only", "--pick", "max_cost=0.8")
+    sweep(place, task, *other).refused("are in the held-out half here", "--seed of that fit")
+    sweep(place, task, *other, "--rules", rule).done()
 
 
 @pytest.fixture

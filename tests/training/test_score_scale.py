@@ -8,6 +8,7 @@ from safetensors.torch import load_file
 
 import run_glue
 from modeling.files import read_json
+from tests.berts import save, tiny_encoder
 from tests.conftest import sentence, write
 
 FLAGS = ("--do_train", "--do_eval", "--max_seq_length", 32, "--per_gpu_train_batch_size", 4)
@@ -71,3 +72,17 @@ def test_a_resumed_regression_ends_with_the_same_bits(train, tmp_path):
     checkpoint = ("--resume_from_checkpoint", tmp_path / "out/checkpoint-5")
     resumed = train(rows, tmp_path / "out", *flags, *checkpoint)
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
+
+
+def test_a_kept_head_stays_as_it_is_whatever_its_bias(train, tmp_path):
+    """Of a fine-tuned regression: a bias of 0 is no sign of a new head."""
+    classifier = tiny_encoder("bert", "ForSequenceClassification", num_labels=1)
+    torch.nn.init.zeros_(classifier.classifier.bias)
+    source = save(classifier, tmp_path / "hf")
+    rows = table(tmp_path / "units.csv", FACTOR, OFFSET)
+    recipe = ("--recipe", "add_exits", "--train_exits_only", "--learning_rate", 1e-3)
+    weights = train(rows, tmp_path / "out", *recipe, source=source)
+    kept = [x for x in weights.values() if torch.equal(x, classifier.classifier.weight)]
+    assert len(kept) == 1
+    answers = [x for name, x in weights.items() if "classifier.bias" in name]
+    assert sorted(float(x) == 0 for x in answers) == [False] * (len(answers) - 1) + [True]

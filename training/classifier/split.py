@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from glue.splits import Split, split_labels
+from glue.splits import Split, parse_number, split_labels
 from glue.tables import Row, as_csv
 from glue.tasks import Task
 from modeling.errors import UserError
@@ -68,9 +68,12 @@ def split_table(project: Project) -> None:
 
 
 def labels_of(task: Task, row: Row) -> list[str]:
-    """List the labels that a row's cell has; none where labels are scores, or columns."""
+    """List the labels that a row has; none where labels are scores."""
     if task.multi_label:
-        return split_labels(task, row) if task.separator else []
+        if task.separator:
+            return split_labels(task, row)
+        cells = {label: row[label].strip().lower() for label in task.labels}
+        return [label for label, cell in cells.items() if cell == "true" or parse_number(cell) == 1]
     return [row[task.label_column].strip()] if task.labels else []
 
 
