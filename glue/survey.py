@@ -56,16 +56,17 @@ class TextSurvey:
             )
         for spellings in alike(task.labels):
             remarks.append(
-                f"the labels {', '.join(map(ascii, spellings))} differ in case, accents or invisible "
-                "characters alone, and are classes of their own: if they are one, correct the table"
+                f"the labels {', '.join(map(ascii, spellings))} differ in case, accents or "
+                "invisible characters alone, and are classes of their own: if they are one, "
+                "correct the table"
             )
         numbers = [number for number in map(parse_number, task.labels) if number is not None]
         words = [label for label in task.labels if parse_number(label) is None]
         has_fractions = any(number % 1 for number in numbers)
         if has_fractions and words and len(numbers) > len(words):
             remarks.append(
-                f"{len(numbers)} labels are numbers, some with a fraction, but {words[0]!r} is not, "
-                "so that each is a class of its own: for a regression, take such rows out"
+                f"{len(numbers)} labels are numbers, some with a fraction, but {words[0]!r} is "
+                "not, so that each is a class of its own: for a regression, take such rows out"
             )
         return remarks
 

@@ -251,7 +251,7 @@ def check_kept_head(stored: Mapping[str, Any], task: Task, source: str) -> None:
         head_kind = "one output"
     if head_kind != kind:
         raise UserError(
-            f"{source}: its head is for {head_kind}, and the table has {how} ({kind}), so that a kept "
-            "head would answer otherwise than before. Give a table of the head's kind "
+            f"{source}: its head is for {head_kind}, and the table has {how} ({kind}), so that a "
+            "kept head would answer otherwise than before. Give a table of the head's kind "
             "(--task_type, --label_column_name), or train without --recipe add_exits"
         )

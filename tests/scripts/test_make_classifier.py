@@ -99,9 +99,11 @@ def test_no_text_is_on_both_sides_of_the_split_and_no_label_in_the_dev_rows_alon
     flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", out]
     if separator == "columns":
         names = ["x", "y", *(f"only {n}" for n in range(20))]
-        marks = [[text, *(int(name in label.split(";")) for name in names)] for text, label in texts]
         with table.open("w", newline="") as file:
-            csv.writer(file).writerows([["sentence1", *names], *marks])
+            writer = csv.writer(file)
+            writer.writerow(["sentence1", *names])
+            for text, label in texts:
+                writer.writerow([text, *(int(name in label.split(";")) for name in names)])
         flags += ["--label_column_name", ",".join(names)]
     elif separator:
         flags += ["--label_separator", separator]
