@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import groupby, islice
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, overload
 
@@ -154,9 +154,10 @@ class Classifier:
     def usable_length(self, max_length: int | None) -> int:
         """Return the number of tokens at which a text is cut; raises UserError for too few."""
         special = self.tokenizer.num_special_tokens_to_add(pair=False) + self.config.extra_tokens
-        if max_length is not None and max_length <= special:
+        is_enough = isinstance(max_length, Integral) and max_length > special
+        if max_length is not None and not is_enough:
             raise UserError(
-                f"max_length = {max_length}: allowed is {special + 1} or more, since every text "
+                f"max_length = {max_length!r}: allowed is {special + 1} or more, since every text "
                 f"has {special} special tokens"
             )
         wanted = max_length or self.tokenizer.model_max_length
@@ -169,10 +170,11 @@ class Classifier:
         if self.stop_score is None:
             return
         has_one_class = self.config.label_count > 1 and not self.config.is_multi_label
-        if self.long_texts == "cut" or not has_one_class or not 0 < self.stop_score <= 1:
+        is_share = isinstance(self.stop_score, Real) and 0 < self.stop_score <= 1
+        if self.long_texts == "cut" or not has_one_class or not is_share:
             raise UserError(
-                f"stop_score = {self.stop_score}: allowed is a probability, above 0 and at most 1, "
-                "with long_texts='windows', for a model whose texts have one class each"
+                f"stop_score = {self.stop_score!r}: allowed is a probability, above 0 and at most "
+                "1, with long_texts='windows', for a model whose texts have one class each"
             )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -497,10 +499,11 @@ def as_text(text: Any, number: int) -> Text:
     Raises UserError for anything else.
     """
     parts = text
+    is_pair = isinstance(text, tuple | list) and len(text) == 2
     if isinstance(text, Mapping) and set(text) in ({"text"}, {"text", "text_pair"}):
-        parts = tuple(text[name] for name in ("text", "text_pair") if name in text)
-        parts = parts[0] if len(parts) == 1 else parts
-    is_pair = isinstance(parts, tuple | list) and len(parts) == 2
+        # A batch of two texts in one dict, as a slice of a data set is, is no pair.
+        is_pair = "text_pair" in text
+        parts = (text["text"], text["text_pair"]) if is_pair else text["text"]
     for part in parts if is_pair else (parts,):
         if not isinstance(part, str):
             raise UserError(

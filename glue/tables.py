@@ -368,11 +368,21 @@ def _try_json(text: str) -> Any:
 def _parse_json(text: str, place: str) -> Any:
     """Parse JSON; raises UserError, with the place, where it is not valid."""
     try:
-        content = json.loads(text)
+        content = json.loads(text, object_pairs_hook=_unrepeated)
         # Escapes can spell half a surrogate pair, which no tokenizer takes.
         json.dumps(content, ensure_ascii=False).encode("utf-8")
     except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: not valid JSON: {error}") from error
+    return content
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the pairs of a JSON object; ValueError where a key repeats: a value would be lost."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        keys = [key for key, _ in pairs]
+        repeated = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {repeated!r} stands twice in one object")
     return content
 
 

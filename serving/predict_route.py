@@ -75,7 +75,13 @@ class PredictRoute:
                 f"{self.truncation_side}",
             )
         parameters = asked.parameters or Parameters()
-        function = "none" if asked.raw_scores else parameters.function_to_apply
+        function = parameters.function_to_apply
+        if asked.raw_scores and function not in (None, "none"):
+            raise HTTPException(
+                422, f"raw_scores asks for logits, and function_to_apply for {function}: give one"
+            )
+        if asked.raw_scores:
+            function = "none"
         # Without a word on it, the server's flag decides.
         long_texts = {None: None, True: "cut", False: "refuse"}[asked.truncate]
         return Question(

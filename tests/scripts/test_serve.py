@@ -456,6 +456,7 @@ def test_a_client_of_text_embeddings_inference_is_answered(shared):
         (422, {"inputs": [[]]}),
         (422, {"inputs": 1}),
         (422, {"inputs": "a", "raw_score": True}),
+        (422, {"inputs": "a", "raw_scores": True, "parameters": {"function_to_apply": "sigmoid"}}),
         (422, {"inputs": "a", "truncation_direction": "Left"}),
         (413, {"inputs": [["a"]] * 41}),
     ):
