@@ -79,7 +79,8 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     exit_keys = start.exit_keys(config)
     tokenizer = start.load_tokenizer(config, data.max_seq_length, run.do_lower_case)
     if checkpoint:
-        model, new_names = mode.model_class(config), []  # the checkpoint has all weights
+        model = mode.model_class(config)
+        new_names = []  # the checkpoint has all weights
     else:
         model, new_names = start.make_model(config, task)
     features = training_features(
