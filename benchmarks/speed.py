@@ -67,7 +67,8 @@ Texts = list[list[int]]
 Run = Callable[[Any, Texts], None]  # of texts, by what a process has made
 Clock = Callable[..., float]  # seconds of a run in a process of its own; see `timed`
 WITHOUT_CHECKS = "ours, without exit checks"
-REST = 0.1  # seconds between runs: threads that wait awake for more work fall asleep
+# Seconds between runs: a processor's threads that wait awake for more work fall asleep.
+REST = 0.1 if DEVICE.type == "cpu" else 0.01
 MODEL: list[Any] = []  # in a contender's process: what it has made
 # Batch and length; the first four are those of the first table.
 SHAPES = {
@@ -146,9 +147,8 @@ class Table:
         A row has the median of the rounds, their range, and the ratio of the first row's median
         to this one.
         """
+        rows = self.warmed(case, rows)
         times = self.cases[case] = {row.name: [] for row in rows}
-        for row in rows:
-            row.clock(row.run, row.texts[: max(2, row.first)], row.first)  # warms caches
         for _ in range(ROUNDS):  # in turn: what slows one slows them all
             for row in rows:
                 seconds = row.clock(row.run, row.texts, row.first)
@@ -162,6 +162,17 @@ class Table:
                 f"| {first / median:.2f} |",
                 flush=True,
             )
+
+    def warmed(self, case: str, rows: Sequence[Contender]) -> list[Contender]:
+        """Let each contender run once, so that it is ready; say which ones cannot run."""
+        ready = []
+        for row in rows:
+            try:
+                row.clock(row.run, row.texts[: max(2, row.first)], row.first)
+                ready.append(row)
+            except UserError as error:
+                print(f"\n{case}: {row.name} is left out: {error}", flush=True)
+        return ready
 
     def noisy_rows(self) -> list[str]:
         """List rows whose rounds' quartiles lie further apart than a share of their median."""
@@ -461,14 +472,11 @@ def gpu_table(table: Table, models: Sequence[str], shapes: Sequence[str], minute
                 runs.append(partial(gpu_lengths_case, table, clocks))
         for run in runs:
             if time.monotonic() < ends:
-                try:
-                    cases.append(run())
-                except UserError as error:
-                    print(f"\nA case is left out: {error}", flush=True)
+                cases.append(run())
     print("", table.summary(cases, left_out=("0.75",), digits=3), sep="\n")
     if len(cases) < len(runs):
         missing = f"{len(runs) - len(cases)} of {len(runs)} cases are missing"
-        print(f"\n{missing}: the {minutes:g} minutes were over, or the reason stands above")
+        print(f"\n{missing}: the {minutes:g} minutes were over")
 
 
 def main() -> None:

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils._pytree import (
+    TreeSpec,
+    tree_flatten,
+    tree_leaves,
+    tree_map_only,
+    tree_structure,
+    tree_unflatten,
+)
 
 from .depth import EarlyExitModel, ExampleState, Inputs, LayerWeights
 from .rules import AnyRule, LayerOutput
@@ -323,4 +330,19 @@ class Entry:
     def captured_pass_of(self, weights: LayerWeights) -> Callable[..., PassResult]:
         """Make the pass and the check as they are captured: compiled, if asked for."""
         run = self.pass_of(weights)
-        return torch.compile(run, dynamic=False, fullgraph=True) if self.graphs.compile else run
+        if not self.graphs.compile:
+            return run
+        # Tensors alone leave what is compiled: PyTorch 2.11's tracer ends with an assertion where a
+        # function returns a named tuple that it has made.
+        leaves_of = torch.compile(
+            lambda *inputs: tree_leaves(run(*inputs)), dynamic=False, fullgraph=True
+        )
+        structure: TreeSpec | None = None
+
+        def compiled(*inputs: Any) -> PassResult:
+            nonlocal structure
+            if structure is None:
+                structure = tree_structure(run(*inputs))
+            return tree_unflatten(leaves_of(*inputs), structure)
+
+        return compiled

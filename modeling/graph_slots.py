@@ -87,7 +87,7 @@ class GraphedSlots(Entry):
         width = rounded_length(max(len(ids) for ids, _ in texts), self.capacity)
         key = count, width
         if key not in self.entrances:
-            with self.capturing():
+            with self.capturing(is_pass=False):
                 self.entrances[key] = SlotEntrance(self, count, width)
         self.entrances[key].run(places, texts, inputs, pad)
 
@@ -110,10 +110,10 @@ class GraphedSlots(Entry):
         return self.passes[key].run(places)
 
     @contextmanager
-    def capturing(self) -> Iterator[None]:
+    def capturing(self, is_pass: bool = True) -> Iterator[None]:
         """Capture something without a trace in the buffers, which examples are using."""
         key = "slots", self.slots, self.capacity, self.layout
-        with self.graphs.capturing(key), preserved(*self.buffers):
+        with self.graphs.capturing(key, is_pass), preserved(*self.buffers):
             yield
 
     def take_over(self, other: "GraphedSlots") -> None:

@@ -194,6 +194,7 @@ class GraphedRun:
         run_last = entry.pass_of(self.weights[-1])  # which always has an exit
         result = run_last(entry.hidden, self.mask, extras, self.state.tree)
         self.outputs = StaticTree((result.answer, result.exit_mask, result.seen))
+        self.decisions: dict[int, ExitDecision] = {}  # by the number of examples
         self.host_exits = recorder.host_buffer(entry.batch, dtype=torch.bool)
         buffers = (entry.hidden, *self.state.buffers, *self.outputs.buffers, self.host_exits)
         self.replays = {
@@ -245,9 +246,13 @@ class GraphedRun:
 
     def decision(self, batch: int) -> ExitDecision:
         """Return the buffers of what the newest layer found, for the first examples."""
-        trees = self.outputs.tree, self.state.tree
-        (answer, exit_mask, seen), state = tree_map_only(Tensor, lambda x: x[:batch], trees)
-        return ExitDecision(answer=answer, exit_mask=exit_mask, state=state, seen=seen)
+        if batch not in self.decisions:  # views, which take as long to make as a layer to start
+            trees = self.outputs.tree, self.state.tree
+            (answer, exit_mask, seen), state = tree_map_only(Tensor, lambda x: x[:batch], trees)
+            self.decisions[batch] = ExitDecision(
+                answer=answer, exit_mask=exit_mask, state=state, seen=seen
+            )
+        return self.decisions[batch]
 
     def no_decision(self, batch: int) -> ExitDecision:
         """Return what is found after a layer without an exit; see `EarlyExitModel.check_exit`."""
@@ -409,7 +414,7 @@ class DepthGraphs:
                 return None
             if entry is None:
                 try:
-                    with self.capturing(key):
+                    with self.capturing(key, is_pass=False):
                         entry = make()
                 except CaptureError:
                     return None
@@ -420,8 +425,8 @@ class DepthGraphs:
             return entry
 
     @contextmanager
-    def capturing(self, key: tuple) -> Iterator[None]:
-        """Capture something of a shape; say so once.
+    def capturing(self, key: tuple, is_pass: bool = True) -> Iterator[None]:
+        """Capture something of a shape; say so once, of layer passes.
 
         Raises CaptureError, after a line, where that fails; the shape is then refused.
         """
@@ -441,9 +446,13 @@ class DepthGraphs:
             if "out of memory" in f"{error} {cause}".lower():
                 self.forget()
                 torch.cuda.empty_cache()
-            reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+            # A compiler's assertion has no words of its own.
+            reason = (str(cause).splitlines() or [""])[0] or type(cause).__name__
             logger.warning("%s: not captured as CUDA graphs, run as it is: %s", said(key), reason)
+            logger.debug("all of the error:", exc_info=error)
             raise CaptureError(reason) from error
+        if not is_pass:
+            return
         seconds = time.perf_counter() - start
         level = logging.DEBUG if self.has_told else logging.INFO
         self.has_told = True

@@ -315,6 +315,7 @@ def test_an_argument_that_cannot_be_is_an_error(folder, arguments, words):
 
 
 def test_a_gpu_that_is_not_there_is_an_error_that_says_what_is(folder, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UserError, match=r"device = cuda:7: torch finds no CUDA here"):
         Classifier(folder, device="cuda:7")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -13,6 +13,7 @@ from hypothesis import given, settings, strategies as st
 from elbert import UserError, graphed_copy
 from modeling import graphs
 from modeling.captures import do_nothing
+from modeling.cpu_packing import cast_layers
 from modeling.depth import iter_layers
 from modeling.depth_batching import DepthBatcher
 from modeling.encoder import attention_mask_of
@@ -619,6 +620,32 @@ def test_on_a_gpu_every_architecture_answers_as_the_model_also_in_slots(shape):
     for lengths in ([9, 5, 12], [14, 16, 3, 9], [6]):
         assert_same(graphed, model, on_gpu(lengths))
     examples = random_examples(40)
+    assert_same_answers(batched(graphed, examples, 8), batched(model, examples, 8))
+    assert_captured(graphed)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_on_a_gpu_answers_of_a_shape_that_is_captured_are_equal_in_every_bit(dtype):
+    model = spread_model().cuda()
+    cast_layers(model, dtype)
+    graphed = graphed_copy(model)
+    for lengths in ([16], [16, 16, 16, 16], [32, 7]):
+        logits, exit_layer = answers(model, on_gpu(lengths))
+        graphed_logits, graphed_exits = answers(graphed, on_gpu(lengths))
+        assert graphed_exits == exit_layer
+        assert torch.equal(graphed_logits, logits)
+    assert_captured(graphed)
+
+
+@needs_gpu
+@pytest.mark.parametrize("rule", ["bias_1", "learnt"])
+def test_on_a_gpu_a_compiled_pass_answers_as_the_model_also_in_slots(rule):
+    model = spread_model(**KEYS, thres_name=rule).cuda()
+    graphed = graphed_copy(model, compile=True)
+    for lengths in ([9, 5, 12], [14, 16, 3, 9], [6]):
+        assert_same(graphed, model, on_gpu(lengths))
+    examples = random_examples(20)
     assert_same_answers(batched(graphed, examples, 8), batched(model, examples, 8))
     assert_captured(graphed)
 

@@ -78,11 +78,13 @@ def test_the_table_of_a_gpu_has_a_row_for_every_contender_and_cost(monkeypatch, 
     assert len(table.cases["ALBERT-base, SST-2's lengths, 128 at a time"]) == 6
     assert capsys.readouterr().out.count("| ours, graphs, c = 0.25 |") == 3 + 1
 
-    # Times of a model that runs as it is are not those of graphs: the case is left out.
+    # Times of a model that runs as it is are not those of graphs: it is left out of the case.
     recorder.failures = [RuntimeError("no capture here")]
     table = speed.Table()
     speed.gpu_table(table, ["MiniLM"], ["8x64"], minutes=5)
-    assert "A case is left out: MiniLM: not captured" in capsys.readouterr().out
+    case = "MiniLM, batch 1, length 32"
+    assert f"{case}: ours, graphs is left out: MiniLM: not captured" in capsys.readouterr().out
+    assert list(table.cases[case]) == ["HF eager", "HF compiled", *rows[5:]]
 
 
 def test_without_a_gpu_the_benchmark_of_one_says_so(monkeypatch):
