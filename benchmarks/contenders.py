@@ -1,5 +1,6 @@
 """HF's models and ours with forced exits, which speed.py compares; their texts and their runs."""
 
+import functools
 import itertools
 import json
 import random
@@ -247,6 +248,12 @@ def run_layers(model: ForcedExits, texts: list[list[int]]) -> None:
         last[0, 0, 0].item()
 
 
+@functools.cache
+def forced_layer(layer: int) -> torch.Tensor:
+    """Make the layer at which one text exits, (1,), once: no user sends one along."""
+    return torch.tensor([layer], device=DEVICE)
+
+
 @torch.inference_mode()
 def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]) -> None:
     """Run early exit over the texts: one by one, or in `batch` slots."""
@@ -255,8 +262,7 @@ def run_ours(batch: int, cost: float, model: ForcedExits, texts: list[list[int]]
     if batch == 1:
         for text, target in zip(texts, targets, strict=False):
             ids = torch.tensor([text], device=DEVICE)
-            types, layer = torch.zeros_like(ids), torch.tensor([target], device=DEVICE)
-            out = model.exit_early(ids, token_type_ids=types, target=layer)
+            out = model.exit_early(ids, target=forced_layer(target))
             out.logits.argmax(-1).tolist()
         return
     batcher = DepthBatcher(model, slots=batch)

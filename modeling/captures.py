@@ -12,14 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import (
-    TreeSpec,
-    tree_flatten,
-    tree_leaves,
-    tree_map_only,
-    tree_structure,
-    tree_unflatten,
-)
+from torch.utils._pytree import tree_flatten, tree_map_only
 
 from .depth import EarlyExitModel, ExampleState, Inputs, LayerWeights
 from .rules import AnyRule, LayerOutput
@@ -184,8 +177,9 @@ class StaticTree:
         Raises CaptureError for another shape or type than the buffers': a graph has the same ones
         at every layer.
         """
+        is_traced = torch.compiler.is_compiling()
         leaves, spec = tree_flatten(tree)
-        if spec != self.spec:
+        if not is_traced and spec != self.spec:
             raise CaptureError("the state changes its structure from layer to layer")
         places = []
         values = []
@@ -194,8 +188,9 @@ class StaticTree:
                 continue
             if leaf.shape[1:] != buffer.shape[1:] or leaf.dtype != buffer.dtype:
                 raise CaptureError("the state changes its shape or type from layer to layer")
-            # A rule may hand on what a buffer holds, such as the score before the newest one.
-            is_in_buffer = storage_of(leaf) in self.storages
+            # A rule may hand on what a buffer holds, such as the score before the newest one. A
+            # compiler cannot tell where a tensor lies; it leaves out a copy that nobody needs.
+            is_in_buffer = is_traced or storage_of(leaf) in self.storages
             places.append(buffer)
             values.append(leaf.clone() if is_in_buffer else leaf)
         for buffer, value in zip(places, values, strict=True):
@@ -327,22 +322,9 @@ class Entry:
 
         return run
 
-    def captured_pass_of(self, weights: LayerWeights) -> Callable[..., PassResult]:
-        """Make the pass and the check as they are captured: compiled, if asked for."""
-        run = self.pass_of(weights)
-        if not self.graphs.compile:
-            return run
-        # Tensors alone leave what is compiled: PyTorch 2.11's tracer ends with an assertion where a
-        # function returns a named tuple that it has made.
-        leaves_of = torch.compile(
-            lambda *inputs: tree_leaves(run(*inputs)), dynamic=False, fullgraph=True
-        )
-        structure: TreeSpec | None = None
+    def captured(self, body: Replay) -> Replay:
+        """Return what is captured of `body`, which writes to buffers alone: compiled, if asked for.
 
-        def compiled(*inputs: Any) -> PassResult:
-            nonlocal structure
-            if structure is None:
-                structure = tree_structure(run(*inputs))
-            return tree_unflatten(leaves_of(*inputs), structure)
-
-        return compiled
+        The compiler joins the writes with what makes the values.
+        """
+        return torch.compile(body, dynamic=False, fullgraph=True) if self.graphs.compile else body

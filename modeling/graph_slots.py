@@ -1,6 +1,6 @@
 """The slots of a `DepthBatcher` on a GPU: texts enter and leave them, and a step is one graph."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -192,7 +192,7 @@ class SlotPass:
     def __init__(self, slots: GraphedSlots, weights: LayerWeights, count: int, width: int) -> None:
         self.slots = slots
         self.width = width
-        self.pass_of_weights = slots.captured_pass_of(weights)
+        self.pass_of_weights = slots.pass_of(weights)
         self.runs_all = slots.is_shared and count == slots.slots
         recorder = slots.recorder
         self.rows = recorder.host_buffer(count, dtype=torch.long)
@@ -201,27 +201,34 @@ class SlotPass:
         self.columns = torch.arange(width, device=slots.device)
         labels = slots.model.config.label_count
         self.outcomes = recorder.host_buffer(count, labels + 1, dtype=torch.float)
-        # As it is: a rule puts its tensors on the device.
-        self.run_pass(slots.pass_of(weights))
+        self.run_pass()  # as it is: a rule puts its tensors on the device
+        # Answers, and 1 where an example exits, as `outcomes`, which a replay copies.
+        self.found = self.outcomes.to(slots.device, copy=True)
+        self.captured: Replay = slots.captured(self.pass_and_writes)
         buffers = (*slots.buffers, self.outcomes)
         self.replay: Replay = record_checked(recorder, self.body, buffers)
 
-    def run_pass(self, run: Callable[..., PassResult]) -> PassResult:
-        """Run a pass on the slots of `rows_there`, or on all."""
+    def run_pass(self) -> PassResult:
+        """Run the pass on the slots of `rows_there`, or on all."""
         slots = self.slots
         rows = slice(slots.slots) if self.runs_all else self.rows_there
         hidden = slots.hidden[rows, : self.width]
         mask = (self.columns < slots.lengths[rows][:, None])[:, None, None]
         state = tree_map_only(Tensor, lambda x: x[rows], slots.state.tree)
-        return run(hidden, mask, slots.model.layer_extras(hidden, mask), state)
+        return self.pass_of_weights(hidden, mask, slots.model.layer_extras(hidden, mask), state)
 
     def body(self) -> None:
-        slots = self.slots
         if not self.runs_all:
             self.rows_there.copy_(self.rows, non_blocking=True)
-        result = self.run_pass(self.pass_of_weights)
+        self.captured()
+        self.outcomes.copy_(self.found, non_blocking=True)
+
+    def pass_and_writes(self) -> None:
+        """Run the pass, and write its results into the slots."""
+        slots = self.slots
+        result = self.run_pass()
         exits = result.exit_mask[:, None].to(result.answer.dtype)
-        self.outcomes.copy_(torch.cat([result.answer, exits], dim=1), non_blocking=True)
+        self.found.copy_(torch.cat([result.answer, exits], dim=1))
         if self.runs_all:
             slots.state.write_rows(result.state, slice(slots.slots))
             slots.hidden[: slots.slots, : self.width] = result.hidden

@@ -123,7 +123,7 @@ class GraphedBatch(Entry):
         self.embedded: weakref.ref[Tensor] | None = None  # the view that `embed` has returned
         self.rows = torch.arange(batch, device=self.device)
         self.runs: dict[tuple[bool, Layout], GraphedRun] = {}
-        self.replay_embedding: Replay = self.recorder.record(self.write_embedding)
+        self.embeddings: dict[bool, Replay] = {}  # by whether segments are given
 
     @property
     def size(self) -> int:
@@ -134,20 +134,25 @@ class GraphedBatch(Entry):
             run.replays.clear()
             run.replay_start = run.replay_extras = do_nothing
         self.runs.clear()
-        self.replay_embedding = do_nothing
+        self.embeddings.clear()
 
-    def write_embedding(self) -> None:
-        self.hidden.copy_(self.model.embed(self.ids, self.types))
+    def capture_embedding(self, has_segments: bool) -> None:
+        """Capture the embedding of ids, with segments that are given or found in the ids."""
+        segments = self.types if has_segments else None
+        self.embeddings[has_segments] = self.recorder.record(
+            lambda: self.hidden.copy_(self.model.embed(self.ids, segments))
+        )
 
-    def embed(self, ids: Tensor, types: Tensor) -> Tensor:
+    def embed(self, ids: Tensor, types: Tensor | None) -> Tensor:
         """Embed ids and segments (batch, length): the states, a view of the buffer.
 
         What stands behind them is padding of id 0, which is masked.
         """
         batch, length = ids.shape
         self.ids[:batch, :length] = ids
-        self.types[:batch, :length] = types
-        self.replay_embedding()
+        if types is not None:
+            self.types[:batch, :length] = types
+        self.embeddings[types is not None]()
         return self.hidden[:batch, :length]
 
     def run_of(self, is_masked: bool, layout: Layout) -> "GraphedRun":
@@ -209,15 +214,23 @@ class GraphedRun:
     def body(self, weights: LayerWeights, extras: Any) -> Replay:
         """Make what a graph of a layer records: a pass, and its results into the buffers."""
         hidden = self.entry.hidden
-        run = self.entry.captured_pass_of(weights)
+        run = self.entry.pass_of(weights)
+        has_exit = weights.exit != NO_EXIT
+        (_, exit_mask, _) = self.outputs.tree
 
-        def body() -> None:
+        def pass_and_writes() -> None:
             result = run(hidden, self.mask, extras, self.state.tree)
-            if weights.exit != NO_EXIT:
+            if has_exit:
                 self.outputs.write((result.answer, result.exit_mask, result.seen))
-                self.host_exits.copy_(result.exit_mask, non_blocking=True)
             self.state.write(result.state)
             hidden.copy_(result.hidden)
+
+        captured = self.entry.captured(pass_and_writes)
+
+        def body() -> None:
+            captured()
+            if has_exit:
+                self.host_exits.copy_(exit_mask, non_blocking=True)
 
         return body
 
@@ -516,13 +529,20 @@ class DepthGraphs:
         """
         if input_ids is None or position_ids is not None or inputs_embeds is not None:
             return None
-        if token_type_ids is None or not input_ids.numel() or not self.is_current():
+        if not input_ids.numel() or not self.is_current():
             return None
         owner = Owner()
         batch, length = input_ids.shape
+        has_segments = token_type_ids is not None
         entry = self.take_batch(batch, length, owner)
         if entry is None:
             return None
+        if has_segments not in entry.embeddings:
+            try:
+                with self.capturing(("batch", entry.batch, entry.length), is_pass=False):
+                    entry.capture_embedding(has_segments)
+            except CaptureError:
+                return None
         hidden = entry.embed(input_ids, token_type_ids)
         entry.owner = entry.embedded = weakref.ref(hidden)
         return hidden

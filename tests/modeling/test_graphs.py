@@ -64,6 +64,18 @@ def test_every_rule_exits_as_the_model(rule, labels, recorder):
     assert recorder.replays > 10
 
 
+def test_segments_that_are_not_given_are_found_as_the_model_finds_them(recorder):
+    model = spread_model()
+    graphed = graphed_copy(model)
+    batch = padded_batch([9, 5, 12])
+    batch["input_ids"][:, 2] = model.config.eos_token_id  # what stands behind it is the second one
+    found = [answers(graphed, batch)[0]]
+    del batch["token_type_ids"]
+    assert_same(graphed, model, batch)
+    found.append(answers(graphed, batch)[0])
+    assert not torch.equal(*found)
+
+
 SHAPES = {
     "groups": {"num_hidden_groups": 3},
     "own exits": {"num_exit_layers": 6, "use_out_pooler": False},
@@ -630,7 +642,7 @@ def test_on_a_gpu_answers_of_a_shape_that_is_captured_are_equal_in_every_bit(dty
     model = spread_model().cuda()
     cast_layers(model, dtype)
     graphed = graphed_copy(model)
-    for lengths in ([16], [16, 16, 16, 16], [32, 7]):
+    for lengths in ([16], [16, 16], [24, 7]):
         logits, exit_layer = answers(model, on_gpu(lengths))
         graphed_logits, graphed_exits = answers(graphed, on_gpu(lengths))
         assert graphed_exits == exit_layer
