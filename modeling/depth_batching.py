@@ -23,6 +23,7 @@ from itertools import chain, compress, islice
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, Self, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -389,8 +390,8 @@ class DepthBatcher:
             raise UserError(
                 f"example {row} has {len(token_type_ids)} token_type_ids for {length} tokens"
             )
-        ids = torch.as_tensor(input_ids)
-        segments = torch.as_tensor(token_type_ids)
+        ids = as_ids(input_ids)
+        segments = as_ids(token_type_ids)
         check_ids(f"example {row}: input_ids", ids, self.model.config.vocab_size)
         check_ids(f"example {row}: token_type_ids", segments, self.model.config.type_vocab_size)
         return QueuedExample(
@@ -502,6 +503,12 @@ class DepthBatcher:
             self.running = None
         elif self.running and not all(stays):
             self.running.keep(stays)
+
+
+def as_ids(values: Any) -> Tensor:
+    """Make a tensor of ids (length,)."""
+    # NumPy reads a list several times as fast as torch, and a GPU waits for every text.
+    return torch.as_tensor(np.asarray(values) if isinstance(values, list) else values)
 
 
 def check_ids(name: str, ids: Tensor, count: int) -> None:
