@@ -170,7 +170,8 @@ class Classifier:
         if self.stop_score is None:
             return
         has_one_class = self.config.label_count > 1 and not self.config.is_multi_label
-        is_share = isinstance(self.stop_score, Real) and 0 < self.stop_score <= 1
+        is_number = isinstance(self.stop_score, Real) and not isinstance(self.stop_score, bool)
+        is_share = is_number and 0 < self.stop_score <= 1
         if self.long_texts == "cut" or not has_one_class or not is_share:
             raise UserError(
                 f"stop_score = {self.stop_score!r}: allowed is a probability, above 0 and at most "

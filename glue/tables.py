@@ -342,7 +342,7 @@ def _json_objects(path: Path, on_error: OnError = stop_at) -> NumberedRecords:
     if _is_of_columns(content):
         second = next(lines, None)
         if second is None:
-            yield from _document_objects(path, content)
+            yield from _document_objects(path, _parse_json(first_line, str(path)))
             return
         all_lines = chain([first, second], lines)
     for number, line in all_lines:

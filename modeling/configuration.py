@@ -103,7 +103,9 @@ class AdaptiveConfig(AlbertConfig):
         """
         values = dict(config_dict)
         folder = kwargs.get("name_or_path", "")
-        if values.get("model_type") == cls.model_type and Path(folder).is_dir():
+        # Path("") is the folder where Python runs, which is not meant.
+        has_folder = bool(folder) and Path(folder).is_dir()
+        if values.get("model_type") == cls.model_type and has_folder:
             values |= resolve(folder, cls.table, config=config_dict).values
             values.pop("exit_config_path", None)  # where it is saved, that file may not be
         if "problem_type" in kwargs:  # HF would set it afterwards, where nothing checks it

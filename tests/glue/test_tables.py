@@ -226,6 +226,11 @@ def test_labels_come_from_the_training_file_and_bind_the_others(tmp_path):
             '{"sentence1": "a", "label": 1, "note": {"x": 1, "x": 2}}',
             "line 1: not valid JSON: the key 'x' stands twice",
         ),
+        (
+            "t.json",
+            '{"sentence1": ["a", "b"], "label": [0, 1], "label": [1, 0]}',
+            "not valid JSON: the key 'label' stands twice",
+        ),
         ("t.json", '[{"sentence1": "a"}]', "no column 'label'; the columns are: sentence1"),
         ("t.json", '[["a", "x"]]', 'row 1: expected an object.*orient="records"'),
         ("t.json", '{"0": {"0": "a", "1": "b"}, "1": {"0": "x"}}', "numbers for names.*records"),

@@ -70,6 +70,13 @@ def test_a_value_out_of_range_names_key_value_and_what_is_allowed(kind, key, val
         assert allowed in str(caught.value)
 
 
+def test_a_config_of_no_folder_takes_no_exit_keys_from_where_python_runs(tmp_path, monkeypatch):
+    (tmp_path / "exit_config.json").write_text('{"thres_name": "entropy", "exit_thres": 0.125}')
+    monkeypatch.chdir(tmp_path)
+    values = {**TINY, "model_type": "elbert", "exit_thres": 0.5}
+    assert elbert.ElbertConfig.from_dict(values).exit_thres == 0.5
+
+
 def test_a_misspelt_key_is_refused_and_other_programs_keys_are_kept():
     for name in ("exit_thress", "exit_threshold"):
         with pytest.raises(UserError, match=rf"{name} = 0.3; did you mean exit_thres\?"):
