@@ -7,7 +7,8 @@ experiments/twelve_layers/recorded is not repeated, so the command can be given 
 like; with --minutes, no training begins after that time. --only names runs by a regular expression.
 A GPU is used where there is one; the command may be given several times at once, and each process
 takes what no other has. With six such processes on an H100, twelve layers take 80 seconds for an
-epoch of SST-2, and half a minute more to start and to record. `python -m experiments.twelve_layers.report` then prints the tables.
+epoch of SST-2, and half a minute more to start and to record.
+`python -m experiments.twelve_layers.report` then prints the tables.
 
 The recipes come first, in two steps of two commands each: learning rates and epochs, then what
 self-distillation has beside them.
