@@ -102,6 +102,23 @@ def test_hypotheses_are_judged_by_their_bounds(ordinary, verdicts, monkeypatch, 
     assert table.by_layer().count("90.0") == 12
 
 
+@pytest.mark.usefixtures("few_rows")
+def test_what_self_distillation_adds_is_the_difference_of_both(monkeypatch, tmp_path):
+    """Exits are right for 90% with it, and for 85% without."""
+    monkeypatch.setattr(trainings, "RECORDED", tmp_path)
+    table = report.Table("SST-2-8k", "reporting")
+    for seed in (11, 12, 13):
+        save_answers(trainings.Run("SST-2-8k", 0, seed), 0.9)
+        assert "once all seeds of both are recorded" in table.gains_by_teaching()
+        save_answers(trainings.Run("SST-2-8k", 0, seed, is_self_taught=False), 0.85)
+    lines = table.gains_by_teaching().splitlines()[2:]
+    assert [line.split("|")[1].strip() for line in lines] == ["0.25", "0.33", "0.5"]
+    for line in lines:
+        taught, untaught, difference = line.split("|")[2:5]
+        assert (taught.split()[0], untaught.split()[0]) == ("90.0", "85.0")
+        assert difference.strip().startswith("**+5.0 [")
+
+
 def test_hypotheses_wait_for_all_seeds_of_all_three(monkeypatch, tmp_path):
     monkeypatch.setattr(trainings, "RECORDED", tmp_path)
     for seed in (11, 12, 13):
