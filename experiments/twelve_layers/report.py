@@ -319,7 +319,7 @@ class Table:
             if found:
                 values = np.mean([self.metric(answers) for answers in found.values()], axis=0)
                 lines.append([f"{name} ({len(found)} seeds)", *(f"{x:.1f}" for x in values)])
-        for name, options in (("fixed depth", {}), ("fixed depth, taught", {"is_taught": True})):
+        for name, options in (("fixed depth", {}), ("fixed depth, distilled", {"is_taught": True})):
             cells = []
             for depth in depths:
                 found = self.answers(depth, **options)
@@ -355,7 +355,7 @@ class Table:
             lines += self.line("exits behind a bag of words: entropy", outcomes, found)
             score = self.score(bag.logits[0, self.rows], bag.labels)
             lines.append(["bag of words, without a network", *[f"{score:.1f}"] * len(COSTS)])
-        for name, options in (("", {}), (", taught", {"is_taught": True})):
+        for name, options in (("", {}), (", distilled", {"is_taught": True})):
             lines += self.lines_of_ordinary(name, options)
         labels = answers_labels(self)
         if labels is not None and self.measure is accuracy:
@@ -498,9 +498,9 @@ class Table:
 
 # Of the protocol: contrast, cost of the exits, depth and options of the other network, bound.
 HYPOTHESES = (
-    ("H1: exits at 0.25 are not worse than six layers by a point", 0.25, 6, {}, -1.0),
-    ("H2: exits at 0.33 are better than four layers, taught", 0.33, 4, {"is_taught": True}, 0.0),
-    ("H3: exits at 0.50 are not worse than twelve layers by a point", 0.50, 12, {}, -1.0),
+    ("exits at 0.25 are not a point below six layers", 0.25, 6, {}, -1.0),
+    ("exits at 0.33 are better than four layers, distilled", 0.33, 4, {"is_taught": True}, 0.0),
+    ("exits at 0.50 are not a point below twelve layers", 0.50, 12, {}, -1.0),
 )
 
 
