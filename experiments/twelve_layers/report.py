@@ -27,6 +27,7 @@ from exit_lab.stopping import fit_stopping
 from experiments.comparison.intervals import Contrast, simultaneous
 from experiments.twelve_layers.rows import ROWS
 from experiments.twelve_layers.trainings import (
+    CHOICES,
     LAYERS,
     RECIPES,
     REPORTING_SEEDS,
@@ -533,8 +534,10 @@ def answers_labels(table: Table) -> np.ndarray | None:
 # The choice of recipes.
 
 
-def choose_recipes(encoder: str) -> dict[str, Any]:
+def choose_recipes(encoder: str, choice: str) -> dict[str, Any]:
     """Choose the recipes of an encoder's exits and ordinary networks, on the choosing rows alone.
+
+    choice: one of CHOICES; "teaching" is of exits alone.
 
     A recipe of exits has the mean accuracy at the costs of the three hypotheses, with thresholds
     from the same rows; one of ordinary networks that of two depths. Of equal ones the first wins.
@@ -543,25 +546,25 @@ def choose_recipes(encoder: str) -> dict[str, Any]:
     """
     by_recipe: dict[tuple[str, Recipe], list[float]] = {}
     missing = []
-    for run in choosing_runs(encoder):
+    for run in choosing_runs(encoder, choice):
         answers = load(run)
         if answers is None:
             missing.append(run.name)
             continue
         kind = "ordinary" if run.depth else "exits"
         by_recipe.setdefault((kind, run.recipe), []).append(choosing_score(run, answers))
-    if missing:
-        raise UserError(
-            f"{len(missing)} runs that choose are not recorded, such as {missing[0]}: give "
-            "python -m experiments.twelve_layers.trainings --choosing first"
-        )
     chosen = {}
-    for kind in ("exits", "ordinary"):
+    for kind in dict.fromkeys(kind for kind, _ in by_recipe):
         means = {recipe: np.mean(x) for (of, recipe), x in by_recipe.items() if of == kind}
         best = max(means, key=lambda recipe: means[recipe])
         for recipe, mean in means.items():
             print(f"{encoder}, {kind}, {mean:.2f}: {recipe}{' <' if recipe == best else ''}")
         chosen[kind] = asdict(best)
+    if missing:
+        raise UserError(
+            f"{len(missing)} runs that choose are not recorded, such as {missing[0]}: give "
+            f"python -m experiments.twelve_layers.trainings --choosing {choice} first"
+        )
     return chosen
 
 
@@ -587,13 +590,15 @@ def main() -> None:
     parser.add_argument("--part", choices=("reporting", "dev"), default="reporting")
     parser.add_argument("--encoder", choices=tuple(LAYERS), default="mpnet")
     parser.add_argument(
-        "--choose", action="store_true", help=f"write {RECIPES.name} from the runs that choose"
+        "--choose",
+        choices=CHOICES,
+        help=f"write a part of {RECIPES.name} from the runs that choose",
     )
     args = parser.parse_args()
     if args.choose:
         encoder = "minilm" if args.encoder == "shared" else args.encoder
         chosen = read_json(RECIPES) if RECIPES.exists() else {}
-        chosen[encoder] = choose_recipes(encoder)
+        chosen[encoder] = chosen.get(encoder, {}) | choose_recipes(encoder, args.choose)
         write_text(RECIPES, as_json(chosen))
         print(f"chosen: {RECIPES}")
         return

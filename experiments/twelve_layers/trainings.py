@@ -13,10 +13,10 @@ epoch of SST-2, and half a minute more to start and to record.
 The recipes come first, in two steps of two commands each: learning rates and epochs, then what
 self-distillation has beside them.
 
-    python -m experiments.twelve_layers.trainings --work out/twelve --choosing
-    python -m experiments.twelve_layers.report --choose
-    python -m experiments.twelve_layers.trainings --work out/twelve --choosing
-    python -m experiments.twelve_layers.report --choose
+    python -m experiments.twelve_layers.trainings --work out/twelve --choosing rates
+    python -m experiments.twelve_layers.report --choose rates
+    python -m experiments.twelve_layers.trainings --work out/twelve --choosing teaching
+    python -m experiments.twelve_layers.report --choose teaching
 """
 
 import argparse
@@ -242,28 +242,29 @@ def runs() -> Iterator[Run]:
 # The recipes that are tried for exits, and for ordinary networks of these depths.
 GRID = tuple(Recipe(*values) for values in product((1e-5, 2e-5, 4e-5), (1, 2), (1.0, 4.0)))
 CHOOSING_DEPTHS = {"mpnet": (12, 4), "minilm": (6, 3)}
-SHARES = tuple(product((0.25, 0.5, 0.75, 1.0), ("last", "next")))
+SHARES = ((0.0, "last"), *product((0.25, 0.5, 0.75, 1.0), ("last", "next")))
 
 
-def choosing_runs(encoder: str) -> Iterator[Run]:
+CHOICES = ("rates", "teaching")
+
+
+def choosing_runs(encoder: str, choice: str) -> Iterator[Run]:
     """Yield the trainings that choose an encoder's recipes; they report nothing.
 
-    Where a recipe of exits is chosen from GRID, other kinds of self-distillation are tried with it,
-    and learned weights of the exits.
+    choice: "rates": learning rates and epochs, of exits and of ordinary networks; "teaching": kinds
+    of self-distillation, and learned weights of the exits, with the recipe that exits have.
     """
-    for recipe, seed in product(GRID, CHOOSING_SEEDS):
-        for depth in (0, *CHOOSING_DEPTHS[encoder]):
-            yield Run("SST-2-8k", depth, seed, encoder=encoder, trial=recipe)
-    if RECIPES.exists() and encoder in read_json(RECIPES):
-        chosen = recipe_of(encoder, has_exits=True)
-        # With the grid's share and weights, so that a second choice leads to the same runs.
-        of_grid = replace(chosen, share=Recipe.share, teacher=Recipe.teacher, weights="equal")
-        recipes = [replace(of_grid, weights="dyn")]
-        for share, teacher in [(0.0, "last"), *SHARES]:
-            recipes.append(replace(of_grid, share=share, teacher=teacher))
-        for recipe, seed in product(recipes, CHOOSING_SEEDS):
-            if recipe not in GRID:
-                yield Run("SST-2-8k", 0, seed, encoder=encoder, trial=recipe)
+    if choice == "rates":
+        for recipe, seed in product(GRID, CHOOSING_SEEDS):
+            for depth in (0, *CHOOSING_DEPTHS[encoder]):
+                yield Run("SST-2-8k", depth, seed, encoder=encoder, trial=recipe)
+        return
+    rates = replace(recipe_of(encoder, has_exits=True), weights="equal")
+    recipes = [replace(rates, share=share, teacher=teacher) for share, teacher in SHARES]
+    # With the share of the first guess, so that a second choice leads to the same runs.
+    recipes.append(replace(rates, share=Recipe.share, teacher=Recipe.teacher, weights="dyn"))
+    for recipe, seed in product(recipes, CHOOSING_SEEDS):
+        yield Run("SST-2-8k", 0, seed, encoder=encoder, trial=recipe)
 
 
 def train_and_record(run: Run, work: Path) -> None:
@@ -344,7 +345,9 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder of prepare.py")
     parser.add_argument("--only", default="", help="regular expression of the runs' names")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin none after this")
-    parser.add_argument("--choosing", action="store_true", help="the runs that choose the recipe")
+    parser.add_argument(
+        "--choosing", choices=CHOICES, help="the runs that choose a part of the recipe"
+    )
     parser.add_argument("--list", action="store_true", help="print what is missing, and end")
     args = parser.parse_args()
     begin = time.time()
@@ -354,7 +357,7 @@ def main() -> None:
                 record_words(args.work / "data" / task, words_file(task))
     todo = runs()
     if args.choosing:
-        todo = chain.from_iterable(map(choosing_runs, CHOOSING_DEPTHS))
+        todo = chain.from_iterable(choosing_runs(x, args.choosing) for x in CHOOSING_DEPTHS)
     for run in todo:
         if not re.search(args.only, run.name) or run.is_recorded:
             continue

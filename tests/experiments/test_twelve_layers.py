@@ -152,23 +152,26 @@ def test_the_recipe_is_the_best_on_the_rows_that_choose(monkeypatch, tmp_path, s
         monkeypatch.setattr(module, "RECIPES", tmp_path / "recipes.json")
     ordinary, exits = trainings.Recipe(1e-5, 2, 1.0), trainings.Recipe(2e-5, 1, 4.0)
     monkeypatch.setattr(trainings, "GRID", (ordinary, exits))
-    script(report.main, "--choose").refused("12 runs that choose", "trainings --choosing")
-    for run in trainings.choosing_runs("mpnet"):
+    script(report.main, "--choose", "rates").refused("12 runs that choose", "--choosing rates")
+    for run in trainings.choosing_runs("mpnet", "rates"):
         best = ordinary if run.depth else exits
         save_answers(run, 0.9 if run.trial == best else 0.8)
-    script(report.main, "--choose").done()
+    script(report.main, "--choose", "rates").done()
     assert trainings.Run("CoLA", 0, 11).recipe == exits
     assert trainings.Run("CoLA", 6, 11, is_taught=True).recipe == ordinary
-    script(report.main, "--choose").refused("18 runs that choose")
+    tried = script(report.main, "--choose", "teaching")
+    tried.refused("18 runs that choose")
+    assert "mpnet, exits, 90.00" in tried.out  # the means of what is recorded
     taught = replace(exits, share=0.75, teacher="next")
-    for run in trainings.choosing_runs("mpnet"):
+    for run in trainings.choosing_runs("mpnet", "teaching"):
         if not run.is_recorded:
             save_answers(run, 0.95 if run.trial == taught else 0.7)
-    script(report.main, "--choose").done()
+    script(report.main, "--choose", "teaching").done()
     assert trainings.Run("CoLA", 0, 11).recipe == taught
     assert trainings.Run("CoLA", 0, 11, is_self_taught=False).recipe == replace(taught, share=0)
-    assert all(run.is_recorded for run in trainings.choosing_runs("mpnet"))
-    script(report.main, "--choose").done()  # what was chosen stays
+    assert trainings.Run("CoLA", 6, 11).recipe == ordinary
+    assert all(run.is_recorded for run in trainings.choosing_runs("mpnet", "teaching"))
+    script(report.main, "--choose", "teaching").done()  # what was chosen stays
 
 
 def test_a_bag_of_words_answers_before_the_exits_what_it_is_sure_of():
