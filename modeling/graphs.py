@@ -72,8 +72,8 @@ def graphed_copy(model: ModelT, compile: bool = False) -> ModelT:
 
     The copy shares the parameters and the configuration of `model`. Weights that are changed in
     place, weights that are replaced, and keys that are changed hold from the next call on: graphs
-    read the weights where they are, and are captured again where one has moved or a key has
-    changed.
+    read the weights where they are, and are captured again where one has moved, or where a key has
+    changed or a switch of torch that chooses between kernels, such as the precision of products.
 
     The copy runs as `model` does: on another device than CUDA; in train(), where gradients are
     computed, and within torch.autocast; with PEFT's adapters, or hooks; with transformers' own
@@ -300,6 +300,19 @@ def has_other_tensors(tree: Any, mask: Tensor | None) -> bool:
 # What a graph has copied or points to.
 
 
+def kernel_switches() -> tuple[Any, ...]:
+    """Return torch's settings by which it chooses the kernels that a graph records."""
+    attention = torch.backends.cuda
+    return (
+        torch.get_float32_matmul_precision(),
+        attention.flash_sdp_enabled(),
+        attention.mem_efficient_sdp_enabled(),
+        attention.cudnn_sdp_enabled(),
+        attention.math_sdp_enabled(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+
+
 class Fingerprint:
     """What graphs depend on beside their buffers: a model's parts, weights and configuration.
 
@@ -321,6 +334,7 @@ class Fingerprint:
         self.addresses = [tensor.data_ptr() for _, _, tensor in self.tensors]
         self.config = model.config
         self.values = copy.deepcopy(vars(model.config))
+        self.switches = kernel_switches()
         # Which of PEFT's adapters count is said by attributes that nothing here would notice, and
         # what transformers' own layers read is made anew for every batch.
         self.is_capturable = not any(
@@ -339,8 +353,8 @@ class Fingerprint:
         return same_parts and same_tensors and addresses == self.addresses
 
     def has_same_keys(self) -> bool:
-        """Tell whether the configuration is as it was."""
-        return vars(self.config) == self.values
+        """Tell whether the configuration is as it was, and what torch chooses its kernels by."""
+        return vars(self.config) == self.values and kernel_switches() == self.switches
 
     def can_replay(self) -> bool:
         """Tell whether a replay does what the parts do when they are called."""

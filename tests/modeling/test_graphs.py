@@ -232,6 +232,30 @@ def test_an_edit_holds_at_the_next_call(edit, of, recorder):
     assert recorder.replays > before
 
 
+@pytest.mark.parametrize(
+    ("switch", "value", "default"),
+    [
+        (torch.set_float32_matmul_precision, "high", "highest"),
+        (torch.backends.cuda.enable_flash_sdp, False, True),
+        (torch.use_deterministic_algorithms, True, False),
+    ],
+)
+def test_kernels_that_torch_would_not_choose_any_more_are_captured_again(
+    switch, value, default, recorder
+):
+    graphed, batch = graphed_copy(spread_model()), padded_batch([9, 5, 12])
+    answers(graphed, batch)
+    before = recorder.records
+    answers(graphed, batch)
+    assert recorder.records == before
+    switch(value)
+    try:
+        answers(graphed, batch)
+    finally:
+        switch(default)
+    assert recorder.records > before
+
+
 def test_a_key_out_of_range_is_refused_at_every_call(recorder):
     graphed = graphed_copy(spread_model())
     graphed.config.exit_thres = "low"
