@@ -39,10 +39,17 @@ function makeLines() {
   lines.push({ names: ["oracle"], rules: [], points: data.oracle, colour: "var(--ink)", dashes: "6 4" });
 }
 
+// Pixels of the longest name in the right margin.
+function nameWidth() {
+  const pen = element("canvas").getContext("2d");
+  pen.font = `600 12px ${getComputedStyle(document.body).fontFamily}`;
+  return Math.max(...lines.flatMap((line) => line.names).map((name) => pen.measureText(name).width));
+}
+
 function makeScale() {
   const width = Math.max(280, byId("chart-box").clientWidth);
   const height = width < 500 ? 235 : 430;
-  const box = { left: 46, right: width - 84, top: 18, bottom: height - 40 };
+  const box = { left: 46, right: width - nameWidth() - 12, top: 18, bottom: height - 40 };
   let low = data.full[data.metric];
   let high = low;
   const see = (value) => { low = Math.min(low, value); high = Math.max(high, value); };
@@ -101,7 +108,7 @@ function axes() {
     text(scale.x(c), scale.bottom + 16, "middle", c.toFixed(1));
   }
   text((scale.left + scale.right) / 2, scale.bottom + 34, "middle", "computation cost");
-  text(scale.left - 6, 10, "end", data.metric);
+  text(0, 12, "start", data.metric);
   return nodes;
 }
 

@@ -168,8 +168,9 @@ async function start() {
   }
   await unpackAll();
   const count = data.rules.reduce((sum, rule) => sum + rule.count, 0);
+  const rules = data.rules.length === 1 ? "one exit rule" : `${data.rules.length} exit rules`;
   byId("about").textContent =
-    `${count} settings of ${data.rules.length} exit rules on ${data.examples} examples, `
+    `${count} settings of ${rules} on ${data.examples} examples, `
     + `${data.layers} layers. Nothing is computed here: the page shows the sweep's results.`
     + (data.remarks ?? []).map((remark) => ` Suspect at first: ${remark}.`).join("");
   if (data.regression) {

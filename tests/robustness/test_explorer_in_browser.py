@@ -24,10 +24,11 @@ return {
   listed: all("#wrong li").map((item) => +item.dataset.row),
   text: all("#wrong li p")[0].textContent,
   lines: all("#chart text").map((node) => node.textContent),
-  outside: all("#chart path, #chart circle").filter((node) => {
+  outside: all("#chart path, #chart circle, #chart text").filter((node) => {
     const [box, chart] = [node, byId("chart")].map((one) => one.getBoundingClientRect());
-    return box.top < chart.top - 1 || box.bottom > chart.bottom + 1;
-  }).length,
+    return box.top < chart.top - 1 || box.bottom > chart.bottom + 1
+      || box.left < chart.left - 1 || box.right > chart.right + 1;
+  }).map((node) => node.textContent || node.id || node.tagName),
   width: document.documentElement.scrollWidth,
 };"""
 
@@ -59,7 +60,7 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
             assert value == rows[number][name], name
             assert text == pytest.approx(value, abs=0.0051 if "latency" in name else 0.000051)
         assert shown["bars"] == [rows[number][f"exits_{n}"] for n in range(1, 6)]
-        assert shown["outside"] == 0
+        assert shown["outside"] == []
         return shown
 
     shown = shows(start)
@@ -92,6 +93,8 @@ def test_the_page_shows_the_sweep(browser, tmp_path, task):
     assert copied == swept.settings[number] | info.fixed
     # A phone; and nothing was asked of the network, nothing failed.
     size(browser, 360, 800)
-    assert browser.execute_script(SHOWN)["width"] <= 360
+    shown = browser.execute_script(SHOWN)
+    assert shown["width"] <= 360
+    assert shown["outside"] == []
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
     assert all(url.startswith("file://") for url in requests_of(browser))
