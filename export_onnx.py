@@ -148,7 +148,8 @@ def main() -> None:
         config = model_config(settings.triton.name, exported, LABEL_FILE)
         write_text(settings.triton / CONFIG_FILE, config)
     print(f"{output}: {len(content) / 1e6:.1f} MB, opset {exported.opset_imports['']}")
-    print(f"rule: {rule.line()}")
+    idle_keys = model.config.idle_keys(rule.values)
+    print(f"rule: {rule.without(*idle_keys).line()}")
 
 
 if __name__ == "__main__":

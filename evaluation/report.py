@@ -57,7 +57,7 @@ class Report:
     def print(self) -> None:
         """Print cost and metrics as published, the mode's own lines, FLOPs, latency and rule."""
         summary = self.summary
-        rule = KeyValues(summary.rule, summary.origin.rule_sources)
+        rule = KeyValues(summary.rule, summary.origin.rule_sources).without(*summary.idle_keys)
         output_dir = summary.origin.provenance.flags.get("output_dir", "")
         lines = [
             f"Computation cost: {summary.depth.computation_cost:.4f}",

@@ -48,6 +48,7 @@ class Summary:
     reference: Reference | None = None  # with which new texts are compared
     metric_notes: Sequence[str] = ()  # lines behind the metrics
     score_errors: ScoreErrors | None = None  # of a regression
+    idle_keys: Sequence[str] = ()  # keys of `rule` that the rule in force does not read
 
     def as_json(self) -> dict[str, Any]:
         """Return everything under the names of eval_results.json."""
@@ -103,6 +104,7 @@ def summarise(
         reference=reference_of(job, predictions["logits"], exit_layer),
         metric_notes=positive_lines(job.task),
         score_errors=ScoreErrors.of(answers, labels) if job.task.is_regression else None,
+        idle_keys=job.config.idle_keys(job.config.exit_keys()),
     )
 
 

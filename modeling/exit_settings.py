@@ -53,9 +53,9 @@ class KeyValues:
             sources={**self.sources, **other.sources},
         )
 
-    def without(self, name: str) -> "KeyValues":
-        """Return these values without one of them, if it is there."""
-        kept = [key for key in self.values if key != name]
+    def without(self, *names: str) -> "KeyValues":
+        """Return these values without some of them, where they are there."""
+        kept = [key for key in self.values if key not in names]
         return KeyValues(
             values={key: self.values[key] for key in kept},
             sources={key: self.sources[key] for key in kept},
