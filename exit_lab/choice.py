@@ -74,6 +74,8 @@ def choose(swept: Sweep, goal: Goal, rules: Sequence[str], rows: np.ndarray) -> 
     if isinstance(goal, MaxLatency):
         p95_ms = swept.p95_ms(swept.exit_layer, rows)
         is_allowed = p95_ms <= goal.limit_ms + TOLERANCE
+        if not is_allowed.any():
+            return Choice(None, f"the fastest setting takes {p95_ms.min():.3g} ms for 95% of them")
         return Choice(
             first_allowed(is_allowed, -metric, p95_ms, varied),
             f"best setting with 95% of the answers within {goal.limit_ms:g} ms, one text at a "
@@ -81,8 +83,11 @@ def choose(swept: Sweep, goal: Goal, rules: Sequence[str], rows: np.ndarray) -> 
         )
     cost = swept.cost(swept.exit_layer, rows)
     if isinstance(goal, MaxCost):
+        is_allowed = cost <= goal.limit + TOLERANCE
+        if not is_allowed.any():
+            return Choice(None, f"the cheapest setting costs {cost.min():.4f}")
         return Choice(
-            first_allowed(cost <= goal.limit + TOLERANCE, -metric, cost, varied),
+            first_allowed(is_allowed, -metric, cost, varied),
             f"best setting at a cost of at most {goal.limit:g}",
         )
     full_depth = swept.full_depth_metrics(rows)[swept.task.primary_metric][0]

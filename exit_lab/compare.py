@@ -207,9 +207,8 @@ def in_words(
         )
     if max_drop is not None and drop.high > max_drop + TOLERANCE:
         lines.append(
-            f"You asked for a loss of at most {max_drop:g}, but only the calibration part is sure "
-            f"to keep to it. If {drop.high:.4f} is too much, label more dev rows, or give a "
-            "smaller max_drop."
+            f"The limit of {max_drop:g} is enforced on the calibration part alone. If "
+            f"{drop.high:.4f} is too much, label more dev rows, or give a smaller max_drop."
         )
     return "\n".join(lines)
 

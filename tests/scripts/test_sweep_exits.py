@@ -321,10 +321,17 @@ def test_texts_of_which_the_tokenizer_knows_no_word_are_told(constant, sweep):
     ended.refused("same answer, as the last layer does", "tokens are unknown to the tokenizer")
 
 
-def test_nothing_is_picked_when_no_setting_qualifies(place, sweep):
-    goal = ("--pick", "risk=0.02", "delta=0.05")
-    ended = sweep(place, "rte", "--tables_only", *goal, *FEW)
-    ended.refused("no setting qualifies", "even a setting without a single loss needs 149 examples")
+@pytest.mark.parametrize(
+    ("goal", "reason"),
+    [
+        ("risk=0.02 delta=0.05", "even a setting without a single loss needs 149 examples"),
+        ("max_cost=0.05", "the cheapest setting costs 0."),
+        ("max_p95_ms=1e-6", "the fastest setting takes "),
+    ],
+)
+def test_nothing_is_picked_when_no_setting_qualifies(place, sweep, goal, reason):
+    ended = sweep(place, "rte", "--tables_only", "--pick", *goal.split(), *FEW)
+    ended.refused("no setting qualifies", reason)
     assert not (place / "models/rte/exit_config.json").exists()
     assert (place / "models/rte/sweep/sweep.csv").exists()  # the sweep itself is of use
 
