@@ -276,13 +276,13 @@ def test_a_choice_is_told_in_words_that_agree_with_its_table():
     assert f"by {value}" in words
     assert f"may lose up to {bounds.split()[-1]}" in words
     assert f"saves {1 - 2 / made.num_layers:.0%} of the layers" in words
-    assert "You asked for a loss of at most 0.01" in words
+    assert "The limit of 0.01 is enforced on the calibration part alone" in words
     same = dataclasses.replace(made, exit_layer=made.truncations[-1:], settings=[{}])
     text = held_out_report(same, 0, parts, seed=0, max_drop=0.01)
     assert "saves 0% of the layers and leaves acc as it is" in text
     assert "which rules no loss out for new texts" in text
     assert "may lose" not in text
-    assert "You asked" not in text
+    assert "The limit" not in text
 
 
 # Figures: lines that are true. tests/robustness opens the explorer in a browser.
