@@ -53,7 +53,8 @@ EXITS: dict[str, dict[str, Any]] = {
 }
 COSTS = (0.2, 0.25, 0.33, 0.4, 0.5, 0.6)
 TEACHING_COSTS = (0.25, 0.33, 0.5)  # at which the gain of self-distillation is told
-DEPTHS = (12, 9, 6, 4, 3)
+RIVAL_COSTS = (0.4, 0.5, 0.6)  # at which the gain over two ordinary networks is told
+DEPTHS = sorted({run.depth for run in runs() if run.depth}, reverse=True)  # of ordinary networks
 MOST_EXCESS = 0.02  # of the cost obtained over the cost aimed at; see protocol.md
 TOKENS = 25  # of a whole sentence of SST-2 on average; the shares hardly depend on it
 SHAPES = {
@@ -272,7 +273,29 @@ def mixture_at_cost(points: Sequence[tuple[float, float]], target: float) -> flo
     return max(values, default=np.nan)
 
 
+def mixture_right(
+    networks: Sequence[tuple[float, Answers]], choosing: slice, rows: slice, target: float
+) -> tuple[np.ndarray, float]:
+    """Return how probably two networks that share the examples at random answer each one right.
+
+    Returns the probabilities (examples,) and the cost. The pair, or one network that is as cheap, is
+    chosen on the choosing rows.
+
+    networks: of one seed, each with its cost, by rising cost; the first costs at most `target`.
+    """
+    tried = [(cost, answers.right[-1]) for cost, answers in networks if cost <= target]
+    for (cost, first), (other_cost, second) in combinations(networks, 2):
+        if cost <= target <= other_cost:
+            share = (target - cost) / (other_cost - cost)
+            tried.append((target, (1 - share) * first.right[-1] + share * second.right[-1]))
+    cost, right = max(tried, key=lambda one: one[1][choosing].mean())
+    return right[rows], cost
+
+
 # The tables.
+
+# Of a seed and a cost: how right each reporting row is answered, (examples,), and the cost obtained.
+Method = Callable[[int, float], tuple[np.ndarray, float]]
 
 
 class Table:
@@ -392,19 +415,27 @@ class Table:
             cells.append(f"{np.mean(scores):.1f} (at {cost:.2f})")
         return [[f"{name} ({len(found)} seeds)", *cells]] if cells else []
 
+    def networks(self, seed: int, **options: Any) -> list[tuple[float, Answers]]:
+        """Return a seed's ordinary networks, each with its cost, by rising cost.
+
+        options: of all but the one of all layers, which may be their teacher.
+        """
+        networks = []
+        for depth in reversed(DEPTHS):
+            if depth > LAYERS[self.encoder]:
+                continue
+            is_teacher = depth == LAYERS[self.encoder]
+            answers = self.answers(depth, **{} if is_teacher else options).get(seed)
+            if answers is not None:
+                networks.append((ordinary_cost(self.encoder, depth), answers))
+        return networks
+
     def lines_of_ordinary(self, name: str, options: dict[str, Any]) -> list[list[str]]:
         """Write the rows of two ordinary networks at random, and of the best cascade of two."""
         mixtures = []
         cascades = []
         for seed in REPORTING_SEEDS:
-            networks = []
-            for depth in reversed(DEPTHS):  # shallow first
-                if depth > LAYERS[self.encoder]:
-                    continue
-                is_teacher = depth == LAYERS[self.encoder]
-                answers = self.answers(depth, **{} if is_teacher else options).get(seed)
-                if answers is not None:
-                    networks.append((ordinary_cost(self.encoder, depth), answers))
+            networks = self.networks(seed, **options)
             if len(networks) < 2:
                 continue
             points = [(cost, float(self.metric(answers)[-1])) for cost, answers in networks]
@@ -467,34 +498,71 @@ class Table:
 
     def gains_by_teaching(self) -> str:
         """Write what self-distillation adds at equal costs, with simultaneous intervals."""
-        taught, untaught = (self.answers(0, **options) for options in EXITS.values())
-        if not set(REPORTING_SEEDS) <= taught.keys() & untaught.keys():
+        by_name = {name: self.answers(0, **options) for name, options in EXITS.items()}
+        if not all(set(REPORTING_SEEDS) <= found.keys() for found in by_name.values()):
             return "What self-distillation adds is told once all seeds of both are recorded."
-        costs = exit_costs(self.encoder)
+        return self.differences(
+            {name: partial(self.exits_at_cost, found) for name, found in by_name.items()},
+            TEACHING_COSTS,
+        )
+
+    def gains_over_two(self) -> str:
+        """Write what exits gain over two ordinary networks at equal costs, likewise."""
+        exits = self.answers(0)
+        networks = {seed: self.networks(seed) for seed in REPORTING_SEEDS}
+        if not set(REPORTING_SEEDS) <= exits.keys() or min(map(len, networks.values())) < 2:
+            return "What exits gain over two networks is told once all seeds of both are recorded."
+
+        def cascade(seed: int, target: float) -> tuple[np.ndarray, float]:
+            found = cascade_at_cost(networks[seed], self.choosing, self.rows, target, self.measure)
+            if found is None:
+                raise ValueError(f"no network has a cost of at most {target}")
+            return self.right(found, exits[seed]), found.cost
+
+        def mixture(seed: int, target: float) -> tuple[np.ndarray, float]:
+            return mixture_right(networks[seed], self.choosing, self.rows, target)
+
+        methods: dict[str, Method] = {
+            "exits": partial(self.exits_at_cost, exits),
+            "best cascade of two": cascade,
+            "random mix of two": mixture,
+        }
+        return self.differences(methods, RIVAL_COSTS)
+
+    def exits_at_cost(
+        self, found: dict[int, Answers], seed: int, target: float
+    ) -> tuple[np.ndarray, float]:
+        """Return which examples a seed's exits answer right at a cost, and the cost obtained."""
+        outcome = at_cost(found[seed], exit_costs(self.encoder), self.choosing, self.rows, target)
+        return self.right(outcome, found[seed]), outcome.cost
+
+    def right(self, outcome: Outcome, answers: Answers) -> np.ndarray:
+        """Return which reporting rows are answered right; `answers` has their labels."""
+        return outcome.logits.argmax(-1) == answers.labels[self.rows]
+
+    def differences(self, methods: dict[str, Method], targets: Sequence[float]) -> str:
+        """Tabulate methods at equal costs, and how much better the first is than each other one.
+
+        All intervals of the table hold at once.
+        """
+        first, *others = methods
         contrasts: list[Contrast] = []
         lines: list[list[str]] = []
-        for target in TEACHING_COSTS:
-            right_of = []  # of both: (seeds, sentences)
-            cost_of = []
-            for found in (taught, untaught):
-                outcomes = [
-                    at_cost(found[seed], costs, self.choosing, self.rows, target)
-                    for seed in REPORTING_SEEDS
-                ]
-                labels = found[REPORTING_SEEDS[0]].labels[self.rows]
-                right_of.append(np.array([x.logits.argmax(-1) == labels for x in outcomes], float))
-                cost_of.append(np.mean([outcome.cost for outcome in outcomes]))
-            contrasts.append([right_of[0] - right_of[1]])
-            cells = [
-                f"{100 * right.mean():.1f} at {cost:.2f}"
-                for right, cost in zip(right_of, cost_of, strict=True)
-            ]
-            lines.append([f"{target}", *cells])
-        estimates = simultaneous(contrasts, ["the same networks"] * len(contrasts))
-        for line, estimate in zip(lines, estimates, strict=True):
-            line.append(estimate.difference_text())
-        titles = ("accuracy, % at a cost of", *EXITS, "difference [95%]")
-        return markdown_table(titles, lines)
+        for target in targets:
+            right_of = {}  # (seeds, examples)
+            line = [f"{target}"]
+            for name, method in methods.items():
+                by_seed = [method(seed, target) for seed in REPORTING_SEEDS]
+                right_of[name] = np.array([right for right, _ in by_seed], float)
+                cost = np.mean([cost for _, cost in by_seed])
+                line.append(f"{100 * right_of[name].mean():.1f} at {cost:.2f}")
+            contrasts += [[right_of[first] - right_of[other]] for other in others]
+            lines.append(line)
+        estimates = iter(simultaneous(contrasts, others * len(targets)))
+        for line in lines:
+            line += [next(estimates).difference_text() for _ in others]
+        titles = ("accuracy, % at a cost of", *methods)
+        return markdown_table((*titles, *(f"{first} − {other}" for other in others)), lines)
 
 
 # Of the protocol: contrast, cost of the exits, depth and options of the other network, bound.
@@ -612,6 +680,7 @@ def main() -> None:
             print(f"{table.hypotheses()}\n")
         if task.startswith("SST-2"):
             print(f"{table.gains_by_teaching()}\n")
+            print(f"{table.gains_over_two()}\n")
     are_recorded = [run.is_recorded for run in runs()]
     print(f"Recorded: {sum(are_recorded)} of {len(are_recorded)} runs")
 

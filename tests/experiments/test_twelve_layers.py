@@ -119,6 +119,27 @@ def test_what_self_distillation_adds_is_the_difference_of_both(monkeypatch, tmp_
         assert difference.strip().startswith("**+5.0 [")
 
 
+@pytest.mark.usefixtures("few_rows")
+def test_what_exits_gain_over_two_networks_is_the_difference_of_both(monkeypatch, tmp_path):
+    """Networks of 4 and 12 layers are right for 60% and 80%. Costs of 0.34 and 1: at 0.5, a quarter
+    of the examples goes to the larger one, so 65% are right."""
+    monkeypatch.setattr(trainings, "RECORDED", tmp_path)
+    table = report.Table("SST-2-8k", "reporting")
+    for seed in (11, 12, 13):
+        save_answers(trainings.Run("SST-2-8k", 0, seed), 0.9)
+        save_answers(trainings.Run("SST-2-8k", 4, seed), 0.6)
+        assert "once all seeds of both are recorded" in table.gains_over_two()
+        save_answers(trainings.Run("SST-2-8k", 12, seed), 0.8)
+    lines = table.gains_over_two().splitlines()[2:]
+    assert [line.split("|")[1].strip() for line in lines] == ["0.4", "0.5", "0.6"]
+    four = report.ordinary_cost("mpnet", 4)
+    for target, line in zip((0.4, 0.5, 0.6), lines, strict=True):
+        exits, _, mix, _, difference = (cell.strip() for cell in line.split("|")[2:7])
+        expected = 60 + 20 * (target - four) / (1 - four)
+        assert (exits.split()[0], mix) == ("90.0", f"{expected:.1f} at {target:.2f}")
+        assert difference.startswith(f"**+{90 - expected:.1f} [")
+
+
 def test_hypotheses_wait_for_all_seeds_of_all_three(monkeypatch, tmp_path):
     monkeypatch.setattr(trainings, "RECORDED", tmp_path)
     for seed in (11, 12, 13):
