@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from evaluation.sweep import Recording
 from exit_lab.learnt import share_right
 from exit_lab.settings import OPTIMAL_STOPPING
-from modeling.configuration import EarlyExitConfig
+from modeling.configuration import EarlyExitConfig, ElbertConfig
 from modeling.exits.rules import RULES, OptimalStopping
 from modeling.keys import PRICES
 from modeling.rules import Size, calibration_inputs, exit_scores, layer_answers
@@ -52,7 +52,8 @@ def fit_calibration(
 ) -> list[list[float]]:
     """Fit the rows of `exit_calibration`, a row for each layer; see `Recalibrated` for them.
 
-    No rows where there are more than MOST_CLASSES classes.
+    The row of a kept head changes nothing: with all layers, the model answers as it did without
+    exits. No rows where there are more than MOST_CLASSES classes.
     """
     classes = config.label_count
     if classes > MOST_CLASSES:
@@ -63,7 +64,9 @@ def fit_calibration(
     answers_before = torch.zeros_like(all_logits[0])
     for layer in config.exits:
         logits = all_logits[layer - 1]
-        if config.is_multi_label:
+        if layer == kept_head_layer(config):
+            maps = unchanged(classes, has_value=classes == 1 and not config.is_multi_label)
+        elif config.is_multi_label:
             maps = fit_labels(logits, labels.double())
         elif classes > 1:
             maps = fit_classes(logits, labels.long())
@@ -74,13 +77,24 @@ def fit_calibration(
     return [calibration[layer] for layer in config.newest_exits()]
 
 
+def kept_head_layer(config: EarlyExitConfig) -> int | None:
+    """Return the layer whose exit is the head of a fine-tuned classifier; None without one."""
+    is_kept = isinstance(config, ElbertConfig) and config.keep_head
+    return config.num_hidden_layers if is_kept else None
+
+
+def unchanged(classes: int, has_value: bool) -> Tensor:
+    """Make the maps that change no answer: (classes, 1 + classes), of a value (1, 3)."""
+    return F.pad(torch.eye(classes, dtype=torch.double), (1, int(has_value)))
+
+
 def fit_classes(logits: Tensor, labels: Tensor) -> Tensor:
     """Fit each class's bias and slopes: (classes, 1 + classes).
 
     logits: (examples, classes); labels: (examples,) class ids.
     """
     inputs = calibration_inputs(logits)
-    start = F.pad(torch.eye(logits.shape[1], dtype=torch.double), (1, 0))
+    start = unchanged(logits.shape[1], has_value=False)
 
     def loss(maps: Tensor) -> Tensor:
         answers = maps[:, 0] + inputs @ maps[:, 1:].T

@@ -278,8 +278,8 @@ def mixture_right(
 ) -> tuple[np.ndarray, float]:
     """Return how probably two networks that share the examples at random answer each one right.
 
-    Returns the probabilities (examples,) and the cost. The pair, or one network that is as cheap, is
-    chosen on the choosing rows.
+    Returns the probabilities (examples,) and the cost. The pair, or one network that is as cheap,
+    is chosen on the choosing rows.
 
     networks: of one seed, each with its cost, by rising cost; the first costs at most `target`.
     """
@@ -294,7 +294,7 @@ def mixture_right(
 
 # The tables.
 
-# Of a seed and a cost: how right each reporting row is answered, (examples,), and the cost obtained.
+# Of a seed and a cost: how right each reporting row is answered, (examples,), and its own cost.
 Method = Callable[[int, float], tuple[np.ndarray, float]]
 
 

@@ -12,6 +12,7 @@ from exit_lab.lab import cross_fitted
 from exit_lab.stopping import PENALTY, fit_calibration, fit_stopping, stopping_thresholds
 from glue.tasks import TASKS
 from modeling.keys import PRICES
+from modeling.rules import layer_answers
 from tests.exit_lab.builders import config_of, made_recording
 
 
@@ -73,6 +74,25 @@ def test_a_recalibration_of_values_is_the_same_in_every_unit():
     shifts = 1200 * (1 - before[:, 1:].sum(-1))
     np.testing.assert_allclose(after[:, 1:], before[:, 1:], atol=1e-3)
     np.testing.assert_allclose(after[:, 0], 400 * before[:, 0] + shifts, atol=1)
+
+
+@pytest.mark.parametrize(("classes", "several"), [(1, False), (2, False), (3, False), (3, True)])
+def test_a_kept_head_answers_as_before(classes, several):
+    """Its probabilities, or its value; the exits below are recalibrated."""
+    recording, rows = made_recording(classes, examples=120, seed=3), np.arange(0, 120, 2)
+    shape = {"num_labels": classes, "num_hidden_layers": 5, "keep_head": True}
+    if several:
+        flags = np.random.default_rng(0).integers(0, 2, (120, classes))
+        recording = Recording(recording.tensors, flags)
+        shape["problem_type"] = "multi_label_classification"
+    fitted = fit_stopping(ElbertConfig(**shape), recording, rows)
+    rule = fitted.exit_rule(thres_name="optimal_stopping", exit_price=0)
+    logits = recording.tensors["all_logits"].double()
+    answers = layer_answers(rule, {"all_logits": logits})
+    if classes > 1 and not several:
+        logits, answers = logits.log_softmax(-1), answers.log_softmax(-1)
+    torch.testing.assert_close(answers[-1], logits[-1], check_dtype=False)
+    assert not torch.allclose(answers[0].double(), logits[0], atol=1e-3)
 
 
 def test_many_classes_are_not_recalibrated():

@@ -6,8 +6,6 @@ folders here, with tiny models; data sets have a few rows.
 """
 
 import csv
-import gzip
-import json
 import os
 import re
 import shutil
@@ -110,9 +108,6 @@ def write_tables(folder: Path) -> None:
         with (folder / name).open("w", newline="") as file:
             csv.writer(file).writerows(rows)
     tsv(folder / "more.tsv", PAIRS, [(i, sentence(i), sentence(i + 5)) for i in range(9)])
-    lines = "\n".join(json.dumps({"text": text}) for text in texts[:9])
-    with gzip.open(folder / "new.jsonl.gz", "wt") as file:
-        file.write(lines + "\n")
 
 
 def write_encoders(folder: Path, albert_dir: Path) -> None:
