@@ -2,15 +2,19 @@
 
 import hashlib
 import json
+import logging
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError
 from .families import check_computation, check_family
 from .keys import keys_of
+
+logger = logging.getLogger(__name__)
 
 # The first that exists is read. An index names the files of a checkpoint in shards.
 INDEX_ENDING = ".index.json"
@@ -214,10 +218,13 @@ def check_no_adapter(folder: str | Path) -> None:
 
 
 def read_json(path: str | Path) -> dict[str, Any]:
-    """Read the JSON object in `path`; raises UserError with the file and the line."""
+    """Read the JSON object in `path`; raises UserError with the file and the line.
+
+    Of a key that stands there twice the last value counts, as for transformers; a warning says so.
+    """
     content = read_regular_file(Path(path))
     try:
-        value = json.loads(content.decode())
+        value = json.loads(content.decode(), object_pairs_hook=partial(as_object, Path(path)))
     except (RecursionError, ValueError) as error:
         raise UserError(
             f"{path}: not valid JSON ({error}): correct it, or fetch it again if it was cut"
@@ -225,6 +232,25 @@ def read_json(path: str | Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path}: holds {type(value).__name__}, expected an object {{...}}")
     return value
+
+
+def as_object(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make a dict of an object's keys and values in a file; warns of a key that stands twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        for key, count in counts.items():
+            if count > 1:
+                warn_of_repeated_key(path, key, json.dumps(found[key]))
+    return found
+
+
+@cache
+def warn_of_repeated_key(path: Path, key: str, value: str) -> None:
+    """Say once that a file gives a key several values."""
+    logger.warning(
+        "%s: the key %s stands there more than once; the last value, %s, counts", path, key, value
+    )
 
 
 def read_regular_file(path: Path) -> bytes:

@@ -58,6 +58,17 @@ def test_nothing_and_a_path_to_nothing_override_nothing(content, path, warnings,
     assert path in caplog.text or not warnings
 
 
+def test_a_key_that_stands_twice_is_told_once(tmp_path, caplog):
+    """As after an edit that adds a line: the last one counts."""
+    content = '{"exit_thres": 0.3,\n "margin": 0.1,\n "exit_thres": 0.6}'
+    folder = folder_of(tmp_path, content, exit_thres=0.4)
+    for _ in range(2):
+        assert resolve(folder, ELBERT).values["exit_thres"] == 0.6
+    (warning,) = caplog.messages
+    assert "exit_config.json: the key exit_thres stands there more than once" in warning
+    assert "the last value, 0.6, counts" in warning
+
+
 @pytest.mark.parametrize("content", ["", " \n", "{}\n"])
 def test_a_blank_file_overrides_nothing_wherever_it_is(content, tmp_path, caplog):
     """ELBERT's README asks for one at an absolute path."""
