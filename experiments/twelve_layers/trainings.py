@@ -357,7 +357,8 @@ def main() -> None:
                 record_words(args.work / "data" / task, words_file(task))
     todo = runs()
     if args.choosing:
-        todo = chain.from_iterable(choosing_runs(x, args.choosing) for x in CHOOSING_DEPTHS)
+        encoders = CHOOSING_DEPTHS
+        todo = chain.from_iterable(choosing_runs(name, args.choosing) for name in encoders)
     for run in todo:
         if not re.search(args.only, run.name) or run.is_recorded:
             continue
