@@ -15,8 +15,8 @@ as many steps as there are different weights is served by the next step, the mos
 
 import time
 from bisect import bisect_left, insort
-from collections import Counter, deque
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, compress, islice
@@ -56,23 +56,19 @@ class QueuedExample:
         input_ids: (length,) int64.
         token_type_ids: (length,) int64.
         own_inputs: values of the configuration's `own_inputs`, in their order, or () for none.
-        entered: when it entered its slot, in seconds of time.perf_counter.
-        depth: layers that ran.
         entries_before: how many examples had entered a slot when it was read.
+        entered: when it entered its slot, in seconds of time.perf_counter.
         has_left: whether it waits no more: it has a slot, or was dropped.
-        idle_steps: steps since its last layer, or since it entered.
     """
 
     row: int
     length: int
-    input_ids: Tensor
-    token_type_ids: Tensor
+    input_ids: np.ndarray
+    token_type_ids: np.ndarray
     own_inputs: tuple[float, ...]
+    entries_before: int
     entered: float = 0.0
-    depth: int = 0
-    entries_before: int = 0
     has_left: bool = False
-    idle_steps: int = 0
 
 
 @dataclass
@@ -101,20 +97,92 @@ class Entering:
         return torch.tensor([example.own_inputs[:names] for example in self.examples])
 
 
+class OccupiedSlots:
+    """The examples that are running, in order of entering, and what is counted of them.
+
+    With a hundred slots on a GPU, a loop over the examples would take longer than a layer.
+
+    Attributes:
+        examples: one in each occupied slot.
+        lengths: (examples,) int64, in tokens.
+        depths: (examples,) int64, layers that ran.
+        idle_steps: (examples,) int64, steps since the last layer, or since the example entered.
+    """
+
+    def __init__(self, examples: list[QueuedExample]) -> None:
+        self.examples = examples
+        self.lengths = np.array([example.length for example in examples], np.int64)
+        self.depths = np.zeros(len(examples), np.int64)
+        self.idle_steps = np.zeros(len(examples), np.int64)
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def add(self, examples: list[QueuedExample]) -> None:
+        """Append examples that have just entered."""
+        others = OccupiedSlots(examples)
+        self.examples = self.examples + examples
+        self.lengths = np.concatenate([self.lengths, others.lengths])
+        self.depths = np.concatenate([self.depths, others.depths])
+        self.idle_steps = np.concatenate([self.idle_steps, others.idle_steps])
+
+    def keep(self, stays: np.ndarray) -> None:
+        """Leave out examples; stays: (examples,) bool, whether each is kept."""
+        self.examples = list(compress(self.examples, stays.tolist()))
+        self.lengths = self.lengths[stays]
+        self.depths = self.depths[stays]
+        self.idle_steps = self.idle_steps[stays]
+
+    def count_step(self, members: np.ndarray) -> None:
+        """Count a step in which some examples, (members,) positions, ran their next layer."""
+        self.depths[members] += 1
+        self.idle_steps += 1
+        self.idle_steps[members] = 0
+
+
+# Waits for the outcomes of a step that has started: (members, num_labels + 1) on the CPU, answers,
+# and 1 where an example exits.
+Outcomes = Callable[[], Tensor]
+
+
+class StartedStep(NamedTuple):
+    """A step whose outcomes have not been read."""
+
+    members: np.ndarray  # (members,) positions of the examples that it serves, among the occupied
+    outcomes: Outcomes
+
+
+class Exits(NamedTuple):
+    """The examples that exit at one step."""
+
+    examples: list[QueuedExample]
+    logits: Tensor  # (examples, num_labels) float32, on the CPU
+    exit_layers: np.ndarray  # (examples,) 1-based
+    time: float  # in seconds of time.perf_counter
+
+    def answers(self) -> list[ExampleAnswer]:
+        """Make the answer to each."""
+        rows = zip(self.examples, self.logits.unbind(), self.exit_layers.tolist(), strict=True)
+        return [
+            ExampleAnswer(example.row, logits, exit_layer, self.time - example.entered)
+            for example, logits, exit_layer in rows
+        ]
+
+
 @dataclass
 class Running:
     """The examples in the slots, and their states, whose batch dimension is the slots' order.
 
     Attributes:
         model: runs them.
-        examples: one in each occupied slot.
+        occupied: the examples, one in each occupied slot.
         rule: the exit rule.
         hidden: (slots, width, hidden), as wide as the longest of the examples, 0 behind each.
         state: what the examples carry from layer to layer, (slots, …).
     """
 
     model: EarlyExitModel
-    examples: list[QueuedExample]
+    occupied: OccupiedSlots
     rule: AnyRule
     hidden: Tensor
     state: ExampleState
@@ -127,15 +195,15 @@ class Running:
         ids = torch.full((len(examples), width), entering.pad_token_id)
         types = torch.zeros_like(ids)
         for row, example in enumerate(examples):
-            ids[row, : example.length] = example.input_ids
-            types[row, : example.length] = example.token_type_ids
+            ids[row, : example.length] = torch.from_numpy(example.input_ids)
+            types[row, : example.length] = torch.from_numpy(example.token_type_ids)
         hidden = model.embed(ids.to(model.device), types.to(model.device))
         columns = entering.own_inputs.to(model.device).T
         inputs = dict(zip(entering.input_names, columns, strict=True))
         state = model.start(rule, len(examples), inputs)
         # A number for each example, since neighbours in a step have run different layers.
         depth = torch.zeros(len(examples), dtype=torch.long, device=hidden.device)
-        return cls(model, examples, rule, hidden, state._replace(depth=depth))
+        return cls(model, OccupiedSlots(examples), rule, hidden, state._replace(depth=depth))
 
     def enter(self, entering: Entering) -> None:
         """Embed examples, and put them into free slots at depth 0."""
@@ -145,36 +213,31 @@ class Running:
         # As wide as the longest of both. What stands behind an example's own tokens is never
         # read: `run_layer` masks it by the example's length.
         width = max(self.hidden.shape[1], others.hidden.shape[1])
-        self.examples = self.examples + others.examples
+        self.occupied.add(entering.examples)
         self.hidden = torch.cat([pad_to(width, self.hidden), pad_to(width, others.hidden)])
         self.state = tree_map(lambda *parts: torch.cat(parts), self.state, others.state)
 
-    def step(self, members: list[int], weights: LayerWeights) -> Tensor:
-        """Run the next layer of some slots, with its exit check; store their new states.
+    def start(self, members: np.ndarray, weights: LayerWeights) -> Outcomes:
+        """Run the next layer of some examples, with its exit check; store their new states.
 
-        Args:
-            members: the slots.
-            weights: of their next layer.
-
-        Returns:
-            (members, num_labels + 1) on the CPU: answers, and 1 where an example exits.
+        members: (members,) their positions. weights: of their next layer.
         """
         decision = self.run_layer(members, weights)
-        # The step's only wait for the device: answers and decisions in one transfer.
         exits = decision.exit_mask[:, None].to(decision.answer.dtype)  # (members, 1)
-        return torch.cat([decision.answer, exits], dim=1).cpu()
+        # The step's only wait for the device: answers and decisions in one transfer.
+        return torch.cat([decision.answer, exits], dim=1).cpu
 
-    def run_layer(self, members: list[int], weights: LayerWeights) -> ExitDecision:
-        """Run the next layer of some slots, and store their new states; see `step`."""
+    def run_layer(self, members: np.ndarray, weights: LayerWeights) -> ExitDecision:
+        """Run the next layer of some examples, and store their new states; see `start`."""
         device = self.model.device
-        all_take_part = len(members) == len(self.examples)
+        all_take_part = len(members) == len(self.occupied)
         # A slice of all slots is a view; an index copies their states.
-        rows = slice(None) if all_take_part else torch.tensor(members, device=device)
-        lengths = [self.examples[slot].length for slot in members]
-        width = max(lengths)
+        rows = slice(None) if all_take_part else torch.from_numpy(members).to(device)
+        lengths = torch.from_numpy(self.occupied.lengths[members])
+        width = int(lengths.max())
         mask = None  # (members, 1, 1, width) bool, where there is padding
-        if min(lengths) < width:
-            is_real = torch.arange(width) < torch.tensor(lengths)[:, None, None, None]
+        if lengths.min() < width:
+            is_real = torch.arange(width) < lengths[:, None, None, None]
             mask = is_real.to(device, non_blocking=True)
         state = self.state if all_take_part else tree_map(itemgetter(rows), self.state)
         before = self.hidden[rows, :width]
@@ -190,13 +253,13 @@ class Running:
             tree_map(lambda old, new: old.index_copy_(0, rows, new), self.state, decision.state)
         return decision
 
-    def keep(self, stays: list[bool]) -> None:
-        """Leave out examples; stays: for each slot, whether it is kept. At least one is."""
-        staying = torch.tensor(stays, device=self.model.device)  # (slots,) bool
-        self.examples = list(compress(self.examples, stays))
+    def keep(self, stays: np.ndarray) -> None:
+        """Leave out examples; stays: (examples,) bool, whether each is kept. At least one is."""
+        staying = torch.from_numpy(stays).to(self.model.device)
+        self.occupied.keep(stays)
         # Narrower again once the longest has exited, so that one long text costs its neighbours
         # no longer than it runs.
-        width = max(example.length for example in self.examples)
+        width = int(self.occupied.lengths.max())
         self.hidden = self.hidden[staying, :width]
         self.state = tree_map(itemgetter(staying), self.state)
 
@@ -205,8 +268,8 @@ class GraphedRunning:
     """The examples in the slots of a `graphed_copy`: they stay in their places, and graphs run.
 
     Attributes:
-        examples: one in each occupied slot, in order of entering.
-        places: the slots that they have in `slots`.
+        occupied: the examples.
+        places: (examples,) int64, the slots that they have in `slots`.
         slots: the buffers and graphs of all slots.
     """
 
@@ -214,8 +277,8 @@ class GraphedRunning:
         self.graphs = graphs
         self.num_slots = num_slots
         self.layout = tuple((name, torch.float) for name in entering.input_names)
-        self.examples: list[QueuedExample] = []
-        self.places: list[int] = []
+        self.occupied = OccupiedSlots([])
+        self.places = np.zeros(0, np.int64)
         self.slots = self.take_slots(entering.longest)
         self.enter(entering)
 
@@ -233,43 +296,44 @@ class GraphedRunning:
         """
         if tuple(name for name, _ in self.layout) != tuple(entering.input_names):
             raise CaptureError("examples with and without inputs of their own")
-        if not self.slots.may_replay():
-            raise CaptureError("the model or its surroundings changed")
         if entering.longest > self.slots.capacity:
             wider = self.take_slots(entering.longest)
             if wider.rule is not self.slots.rule:
                 raise CaptureError("an exit key changed")
             wider.take_over(self.slots)
             self.slots = wider
-        free = sorted({*range(self.num_slots)}.difference(self.places))
-        places = free[: len(entering.examples)]
+        is_free = np.ones(self.num_slots, bool)
+        is_free[self.places] = False
+        places = np.flatnonzero(is_free)[: len(entering.examples)]
         texts = [(example.input_ids, example.token_type_ids) for example in entering.examples]
         self.slots.enter(places, texts, entering.own_inputs, entering.pad_token_id)
-        self.examples = self.examples + entering.examples
-        self.places = self.places + places
+        self.occupied.add(entering.examples)
+        self.places = np.concatenate([self.places, places])
 
-    def step(self, members: list[int], weights: LayerWeights) -> Tensor:
-        """Run the next layer of some examples, as `Running.step`.
+    def may_replay(self) -> bool:
+        """Tell whether the graphs do what the model would do now."""
+        return self.slots.may_replay()
+
+    def start(self, members: np.ndarray, weights: LayerWeights) -> Outcomes:
+        """Start the next layer of some examples, as `Running.start`.
 
         Raises CaptureError where graphs cannot go on.
         """
-        if not self.slots.may_replay():
-            raise CaptureError("the model or its surroundings changed")
-        longest = max(self.examples[member].length for member in members)
-        return self.slots.step([self.places[member] for member in members], longest, weights)
+        longest = int(self.occupied.lengths[members].max())
+        return self.slots.start_pass(self.places[members], longest, weights)
 
-    def keep(self, stays: list[bool]) -> None:
-        """Leave out examples; stays: for each, whether it is kept."""
-        self.examples = list(compress(self.examples, stays))
-        self.places = list(compress(self.places, stays))
+    def keep(self, stays: np.ndarray) -> None:
+        """Leave out examples; stays: (examples,) bool, whether each is kept."""
+        self.occupied.keep(stays)
+        self.places = self.places[stays]
 
     def without_graphs(self) -> Running:
         """Return the same examples, to be run by the model as it is."""
-        rows = torch.tensor(self.places, device=self.slots.device)
-        width = max(example.length for example in self.examples)
+        rows = torch.from_numpy(self.places).to(self.slots.device)
+        width = int(self.occupied.lengths.max())
         return Running(
             model=self.slots.model,
-            examples=self.examples,
+            occupied=self.occupied,
             rule=self.slots.rule,
             hidden=self.slots.hidden[rows, :width],
             state=tree_map(itemgetter(rows), self.slots.state.tree),
@@ -286,7 +350,8 @@ class DepthBatcher:
 
     The model must be in eval mode; on a CPU, `elbert.packed_copy(model)` is faster, and on a GPU
     `elbert.graphed_copy(model)`, whose slots stay where they are: a step is one graph, and one
-    small transfer. Its exit rule is read whenever all slots are empty.
+    small transfer, and runs while the caller uses the answers to the last step. The exit rule is
+    read whenever all slots are empty. Weights that change hold for the examples that enter next.
 
     `answers` may be closed at any time. Iterating again continues where it stopped, and no example
     is lost or answered twice. An example with too many tokens, or with none, or with ids that have
@@ -311,8 +376,9 @@ class DepthBatcher:
         self.num_slots = slots
         self.window = window
         depth = model.config.num_hidden_layers
-        self.weights = [model.layer_weights(layer) for layer in range(depth)]
-        self.most_idle_steps = len(set(self.weights))
+        weights = [model.layer_weights(layer) for layer in range(depth)]
+        self.kinds = sorted(set(weights))  # of layers, by their weights
+        self.kind_of_depth = np.array([self.kinds.index(kind) for kind in weights])
         self.source: Iterator[tuple] = iter(())  # examples that are not read yet
         self.submitted = 0  # examples read, also those that failed
         self.waiting: list[QueuedExample] = []  # sorted by length, then row; at most `window`
@@ -321,12 +387,16 @@ class DepthBatcher:
         self.going_up = False  # whether the next example to enter is a longer one
         self.last_length = 1 << 30  # of the example that entered last
         self.running: Running | GraphedRunning | None = None  # None while all slots are free
-        self.finished: list[ExampleAnswer] = []
+        self.has_graphs = False  # whether the examples that ran last were in slots of graphs
+        self.may_have_changed = True  # whether somebody else has had a turn since the last step
+        self.started: StartedStep | None = None
+        self.exits: list[Exits] = []  # the newest, of which no answers have been made
+        self.finished: deque[ExampleAnswer] = deque()
 
     @property
     def slots(self) -> list[QueuedExample]:
         """The examples that are running."""
-        return self.running.examples if self.running else []
+        return self.running.occupied.examples if self.running else []
 
     def submit(self, examples: Iterable[tuple]) -> None:
         """Queue tokenised examples, which are read as slots become free.
@@ -338,40 +408,77 @@ class DepthBatcher:
 
     def answers(self) -> Iterator[ExampleAnswer]:
         """Yield the answers to the queued examples, in order of completion."""
+        self.may_have_changed = True
         while True:
+            if self.has_graphs:
+                # A GPU runs the next step while the caller uses the answers to the last one.
+                self.advance()
+            self.collect_answers()
             while self.finished:
-                yield self.finished.pop(0)
+                self.may_have_changed = True
+                yield self.finished.popleft()
+            self.advance()
+            if self.started is None:
+                return
             with torch.inference_mode():
-                self.fill_slots()
-                if self.running is None:
-                    return
-                self.step(self.running)
+                self.read_ahead()
+                self.finish_step()
+
+    def advance(self) -> None:
+        """Fill the slots, and start a step of some of them, unless one has started."""
+        if self.started is not None:
+            return
+        with torch.inference_mode():
+            if (
+                self.may_have_changed
+                and isinstance(self.running, GraphedRunning)
+                and not self.running.may_replay()
+            ):
+                self.running = self.running.without_graphs()
+            self.may_have_changed = False
+            self.fill_slots()
+            if self.running is not None:
+                self.start_step(self.running)
 
     def fill_slots(self) -> None:
-        """Read examples until the window is full, and fill free slots from it."""
+        """Let waiting examples enter the free slots."""
+        free = self.num_slots - len(self.slots)
+        if len(self.waiting) < free:
+            self.read_ahead()
+        count = min(free, len(self.waiting))
+        entering = [self.next_waiting() for _ in range(count)]
+        if entering:
+            self.insert(entering)
+
+    def read_ahead(self) -> None:
+        """Read examples until the window is full."""
         room = max(0, self.window - len(self.waiting))
         for input_ids, token_type_ids, *own_inputs in islice(self.source, room):
             example = self.make_example(input_ids, token_type_ids, own_inputs)
             insort(self.waiting, example, key=attrgetter("length"))
             self.arrivals.append(example)
-        free = self.num_slots - len(self.slots)
-        count = min(free, len(self.waiting))
-        entering = [self.next_waiting() for _ in range(count)]
-        if entering:
-            self.insert(entering)
 
     def drop(self, rows: Container[int]) -> None:
         """Drop examples that were read, waiting or running: they get no answer, and free slots.
 
         rows: their numbers among the submitted examples.
         """
+        if self.started is not None:
+            with torch.inference_mode():
+                self.finish_step()
+        self.collect_answers()
         for example in self.waiting:
             example.has_left = example.row in rows
         self.waiting = [example for example in self.waiting if not example.has_left]
-        self.finished = [answer for answer in self.finished if answer.row not in rows]
+        self.finished = deque(answer for answer in self.finished if answer.row not in rows)
         if self.running:
-            stays = [example.row not in rows for example in self.running.examples]
-            self.free_slots(stays)
+            self.free_slots(np.array([example.row not in rows for example in self.slots]))
+
+    def collect_answers(self) -> None:
+        """Make the answers to the examples that have exited."""
+        for exits in self.exits:
+            self.finished.extend(exits.answers())
+        self.exits.clear()
 
     def make_example(
         self, input_ids: Any, token_type_ids: Any, own_inputs: Iterable[Any]
@@ -390,15 +497,14 @@ class DepthBatcher:
             raise UserError(
                 f"example {row} has {len(token_type_ids)} token_type_ids for {length} tokens"
             )
-        ids = as_ids(input_ids)
-        segments = as_ids(token_type_ids)
-        check_ids(f"example {row}: input_ids", ids, self.model.config.vocab_size)
-        check_ids(f"example {row}: token_type_ids", segments, self.model.config.type_vocab_size)
+        check_ids(f"example {row}: input_ids", input_ids, self.model.config.vocab_size)
+        segment_count = self.model.config.type_vocab_size
+        check_ids(f"example {row}: token_type_ids", token_type_ids, segment_count)
         return QueuedExample(
             row=row,
             length=length,
-            input_ids=ids,
-            token_type_ids=segments,
+            input_ids=as_ids(input_ids),
+            token_type_ids=as_ids(token_type_ids),
             own_inputs=tuple(float(value) for value in own_inputs),
             entries_before=self.entries,
         )
@@ -443,8 +549,10 @@ class DepthBatcher:
             except CaptureError:
                 self.running = cast(GraphedRunning, self.running).without_graphs()
                 self.running.enter(entering)
+        self.has_graphs = isinstance(self.running, GraphedRunning)
+        now = time.perf_counter()
         for example in examples:
-            example.entered = time.perf_counter()
+            example.entered = now
 
     def begin(self, entering: Entering) -> "Running | GraphedRunning":
         """Put examples into slots, all of which are free."""
@@ -454,82 +562,85 @@ class DepthBatcher:
                 return GraphedRunning(graphs, self.num_slots, entering)
         return Running.begin(self.model, self.model.config.exit_rule(), entering)
 
-    def run_step(self, members: list[int], weights: LayerWeights) -> Tensor:
-        """Run a step of some examples; see `Running.step`."""
-        running: Any = self.running
-        try:
-            return running.step(members, weights)
-        except CaptureError:
-            self.running = running = running.without_graphs()
-            return running.step(members, weights)
+    def start_step(self, running: Running | GraphedRunning) -> None:
+        """Start one layer pass, with its exit check, for the examples that most others can share.
 
-    def step(self, running: Running | GraphedRunning) -> None:
-        """Run one layer pass, with its exit check, for the slots that most others can share.
-
-        A slot that was left out for too long is served in their place.
+        An example that was left out for too long is served in their place.
         """
-        next_weights = [self.weights[example.depth] for example in running.examples]
-        most_idle = max(running.examples, key=attrgetter("idle_steps"))
-        if most_idle.idle_steps >= self.most_idle_steps:
-            weights = self.weights[most_idle.depth]
+        kind, members = self.next_step(running.occupied)
+        weights = self.kinds[kind]
+        try:
+            outcomes = running.start(members, weights)
+        except CaptureError:
+            self.running = cast(GraphedRunning, running).without_graphs()
+            outcomes = self.running.start(members, weights)
+        self.started = StartedStep(members, outcomes)
+
+    def next_step(self, occupied: OccupiedSlots) -> tuple[int, np.ndarray]:
+        """Choose the kind of layer of the next step, and whom it serves, (members,) positions."""
+        if len(self.kinds) == 1:  # all share it
+            return 0, np.arange(len(occupied))
+        next_kinds = self.kind_of_depth[occupied.depths]
+        most_idle = occupied.idle_steps.argmax()
+        if occupied.idle_steps[most_idle] >= len(self.kinds):
+            kind = int(next_kinds[most_idle])
         else:
-            weights = most_frequent(next_weights)
-        for example in running.examples:
-            example.idle_steps += 1
-        members = [slot for slot, needed in enumerate(next_weights) if needed == weights]
-        outcomes = self.run_step(members, weights)  # (members, num_labels + 1)
-        exits_here = outcomes[:, -1].tolist()
+            kind = most_frequent(next_kinds)
+        return kind, np.flatnonzero(next_kinds == kind)
+
+    def finish_step(self) -> None:
+        """Wait for the step that has started, and free the slots of those that exit."""
+        members, outcomes_of_step = cast(StartedStep, self.started)
+        outcomes = outcomes_of_step()  # (members, num_labels + 1)
+        self.started = None
         now = time.perf_counter()
-        stays = [True] * len(running.examples)
-        for position, slot in enumerate(members):
-            example = running.examples[slot]
-            example.depth += 1
-            example.idle_steps = 0
-            if exits_here[position]:
-                stays[slot] = False
-                answer = ExampleAnswer(
-                    row=example.row,
-                    # A copy: a row of `outcomes` would keep those of the whole step in memory.
-                    logits=outcomes[position, :-1].clone(),
-                    exit_layer=example.depth,
-                    seconds=now - example.entered,
-                )
-                self.finished.append(answer)
+        occupied = cast("Running | GraphedRunning", self.running).occupied
+        occupied.count_step(members)
+        has_exited = (outcomes[:, -1] > 0).numpy()
+        leaving = members[has_exited]
+        if not len(leaving):
+            return
+        examples = [occupied.examples[position] for position in leaving]
+        logits = outcomes[torch.from_numpy(has_exited), :-1]
+        self.exits.append(Exits(examples, logits, occupied.depths[leaving], now))
+        stays = np.ones(len(occupied), bool)
+        stays[leaving] = False
         self.free_slots(stays)
 
-    def free_slots(self, stays: list[bool]) -> None:
-        """Leave out the examples that have exited; stays: for each slot, whether it is kept."""
-        if not any(stays):
+    def free_slots(self, stays: np.ndarray) -> None:
+        """Leave out examples; stays: (examples,) bool, whether each is kept."""
+        if not stays.any():
             self.running = None
-        elif self.running and not all(stays):
+        elif self.running and not stays.all():
             self.running.keep(stays)
 
 
-def as_ids(values: Any) -> Tensor:
-    """Make a tensor of ids (length,)."""
-    # NumPy reads a list several times as fast as torch, and a GPU waits for every text.
-    return torch.as_tensor(np.asarray(values) if isinstance(values, list) else values)
+def as_ids(values: Any) -> np.ndarray:
+    """Make an array of ids, (length,) int64; raises TypeError for other numbers than integers."""
+    return np.asarray(values).astype(np.int64, casting="same_kind", copy=False)
 
 
-def check_ids(name: str, ids: Tensor, count: int) -> None:
-    """Raise UserError for ids (length,) that are not from 0 to count − 1.
+def check_ids(name: str, ids: Any, count: int) -> None:
+    """Raise UserError for ids, (length,) of any kind, that are not from 0 to count − 1.
 
     On a GPU, such an id would end the process. name: of the ids, for the error.
     """
-    lowest, highest = (int(bound) for bound in ids.aminmax())
+    if isinstance(ids, (np.ndarray, Tensor)):
+        lowest, highest = ids.min(), ids.max()
+    else:  # several times as fast for a list as NumPy, and a GPU waits for every text
+        lowest, highest = min(ids), max(ids)
     if lowest < 0 or highest >= count:
         wrong = lowest if lowest < 0 else highest
         raise UserError(f"{name} hold {wrong}: allowed are 0 to {count - 1}")
 
 
-def most_frequent(next_weights: list[LayerWeights]) -> LayerWeights:
-    """Return the weights that most slots need next; among equals the deepest.
+def most_frequent(kinds: np.ndarray) -> int:
+    """Return the kind of layer, (examples,) int64, that most examples need next.
 
-    Deeper examples exit sooner, which frees their slots.
+    Among equals it is the deepest: deeper examples exit sooner, which frees their slots.
     """
-    counts = Counter(next_weights)
-    weights, _ = max(counts.items(), key=lambda item: (item[1], item[0]))
-    return weights
+    counts = np.bincount(kinds)
+    return int(np.flatnonzero(counts == counts.max())[-1])
 
 
 def pad_to(width: int, states: Tensor) -> Tensor:

@@ -1,9 +1,11 @@
 """The slots of a `DepthBatcher` on a GPU: texts enter and leave them, and a step is one graph."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -23,6 +25,7 @@ from .captures import (
 )
 from .depth import LayerWeights
 
+Tokens = tuple[np.ndarray, np.ndarray]  # ids and segments of a text, (length,) int64 each
 MOST_PASSES = 256  # graphs kept of a layer pass; the one that was not used for longest goes first
 
 
@@ -75,10 +78,8 @@ class GraphedSlots(Entry):
         known = self.fingerprint
         return known is not None and known.has_same_weights() and self.graphs.may_replay(known)
 
-    def enter(
-        self, places: list[int], texts: Sequence[tuple[Tensor, Tensor]], inputs: Any, pad: int
-    ) -> None:
-        """Put texts, ids and segments (length,) each, into slots, at depth 0.
+    def enter(self, places: np.ndarray, texts: Sequence[Tokens], inputs: Any, pad: int) -> None:
+        """Put texts into slots, (texts,) int64, at depth 0.
 
         inputs: their own inputs, (texts, names) float32. pad: the id of padding. Raises
         CaptureError, after a line, where that fails.
@@ -91,11 +92,14 @@ class GraphedSlots(Entry):
                 self.entrances[key] = SlotEntrance(self, count, width)
         self.entrances[key].run(places, texts, inputs, pad)
 
-    def step(self, places: list[int], longest: int, weights: LayerWeights) -> Tensor:
-        """Run the next layer of some slots, with its check; wait for the device.
+    def start_pass(
+        self, places: np.ndarray, longest: int, weights: LayerWeights
+    ) -> Callable[[], Tensor]:
+        """Start the next layer of some slots, with its check.
 
-        longest: of their examples, in tokens. Returns the answers, and 1 where an example exits,
-        (places, num_labels + 1) on the CPU. Raises CaptureError, after a line, where that fails.
+        longest: of their examples, in tokens. Returns what waits for the answers, and 1 where an
+        example exits: (places, num_labels + 1) on the CPU. Raises CaptureError, after a line, where
+        a capture fails.
         """
         count = min(rounded_batch(len(places)), self.slots)
         if self.graphs.compile:  # for as few shapes as can be
@@ -107,7 +111,7 @@ class GraphedSlots(Entry):
             with self.capturing():
                 self.passes[key] = SlotPass(self, *key)
         self.passes[key] = self.passes.pop(key)
-        return self.passes[key].run(places)
+        return self.passes[key].start(places)
 
     @contextmanager
     def capturing(self, is_pass: bool = True) -> Iterator[None]:
@@ -161,9 +165,7 @@ class SlotEntrance:
         slots.lengths.index_copy_(0, rows, lengths[:, 0])
         slots.state.write_rows(slots.start(len(rows), inputs), rows)
 
-    def run(
-        self, places: list[int], texts: Sequence[tuple[Tensor, Tensor]], inputs: Any, pad: int
-    ) -> None:
+    def run(self, places: np.ndarray, texts: Sequence[Tokens], inputs: Any, pad: int) -> None:
         """Let texts enter; the arguments are `GraphedSlots.enter`'s."""
         width = self.width
         self.slots.recorder.wait()  # the last replay may not have read the buffers yet
@@ -172,11 +174,11 @@ class SlotEntrance:
         words[:, width : 2 * width] = 0
         words[:, -2] = self.slots.slots
         words[:, -1] = 1
-        for row, (place, (ids, segments)) in enumerate(zip(places, texts, strict=True)):
+        words[: len(places), -2] = places
+        for row, (ids, segments) in enumerate(texts):
             length = len(ids)
-            words[row, :length] = ids.numpy()
-            words[row, width : width + length] = segments.numpy()
-            words[row, -2] = place
+            words[row, :length] = ids
+            words[row, width : width + length] = segments
             words[row, -1] = length
         if self.slots.layout:
             self.values[: len(places)] = inputs
@@ -237,12 +239,20 @@ class SlotPass:
             slots.state.write_rows(result.state, self.rows_there)
             slots.hidden[:, : self.width].index_copy_(0, self.rows_there, result.hidden)
 
-    def run(self, places: list[int]) -> Tensor:
-        """Run the pass for the examples in some slots; see `GraphedSlots.step`."""
+    def start(self, places: np.ndarray) -> Callable[[], Tensor]:
+        """Start the pass for the examples in some slots; see `GraphedSlots.start_pass`."""
         if not self.runs_all:
-            self.rows.fill_(self.slots.slots)
-            self.rows[: len(places)] = torch.tensor(places)
+            rows = self.rows.numpy()
+            rows[:] = self.slots.slots
+            rows[: len(places)] = places
         self.replay()
+        return partial(self.wait, places)
+
+    def wait(self, places: np.ndarray) -> Tensor:
+        """Wait for the outcomes of the pass in some slots, (places, num_labels + 1)."""
         self.slots.recorder.wait()
-        # Copies: the next replay writes to the same memory.
-        return self.outcomes[places] if self.runs_all else self.outcomes[: len(places)].clone()
+        outcomes = self.outcomes.numpy()  # the same memory, read several times as fast
+        # Copies: the next replay writes to it.
+        return torch.from_numpy(
+            outcomes[places] if self.runs_all else outcomes[: len(places)].copy()
+        )

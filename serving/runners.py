@@ -114,11 +114,15 @@ class QueuedBatcher(DepthBatcher):
         self.has_ended = False
 
     def fill_slots(self) -> None:
+        if self.has_ended:
+            return
         if self.runner.has_dropped:
             self.drop_cancelled()
         while len(self.waiting) + len(self.slots) < self.window:
+            # Nobody waits here while an answer waits to be handed out.
+            is_idle = not (self.slots or self.waiting or self.exits or self.finished)
             try:
-                request = self.runner.queue.get(block=not self.slots and not self.waiting)
+                request = self.runner.queue.get(block=is_idle)
             except queue.Empty:
                 break
             if request is None:  # nobody waits for what is left
@@ -129,6 +133,7 @@ class QueuedBatcher(DepthBatcher):
                 continue
             self.requests[self.submitted] = request
             self.submit([request.example])
+            self.read_ahead()
             super().fill_slots()
         super().fill_slots()
 

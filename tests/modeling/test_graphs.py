@@ -22,7 +22,7 @@ from modeling.ponder.rules import RULES as CRITERIA
 from tests.conftest import tiny_model
 from tests.cpu_recorder import CpuRecorder, graphs_on_cpu, record_all
 from tests.modeling.exits.test_rules import CALIBRATIONS
-from tests.modeling.test_depth_batching import random_examples, spread_model
+from tests.modeling.test_depth_batching import answers_in_portions, random_examples, spread_model
 from tests.models import assert_near, padded_batch, ponder_batch, tiny_act, tiny_ponder
 
 
@@ -484,11 +484,12 @@ def assert_same_answers(found: dict[int, tuple], expected: dict[int, tuple]) -> 
     labels=st.sampled_from([1, 2, 3]),
     skips_padding=st.booleans(),
     is_recalibrated=st.booleans(),
+    portions=st.lists(st.integers(0, 10), max_size=3),
     count=st.integers(1, 24),
     seed=st.integers(0, 10**6),
 )
 def test_slots_answer_as_those_of_the_model(
-    rule, slots, window, groups, labels, skips_padding, is_recalibrated, count, seed
+    rule, slots, window, groups, labels, skips_padding, is_recalibrated, portions, count, seed
 ):
     model = spread_model(
         seed=seed,
@@ -504,7 +505,10 @@ def test_slots_answer_as_those_of_the_model(
     examples = random_examples(count, seed)
     with pytest.MonkeyPatch.context() as patch:
         recorder = graphs_on_cpu(patch)
-        found = batched(graphed_copy(model), examples, slots, window)
+        batcher = DepthBatcher(graphed_copy(model), slots, window)
+        answers = answers_in_portions(batcher, examples, portions)
+    assert sorted(x.row for x in answers) == list(range(count))
+    found = {x.row: (x.logits, x.exit_layer) for x in answers}
     assert_same_answers(found, batched(model, examples, slots, window))
     assert recorder.replays > 0
 
@@ -535,13 +539,14 @@ def test_a_step_of_a_shared_layer_is_one_replay(recorder):
     batched(graphed, random_examples(12), 4)
     batcher = DepthBatcher(graphed, 4, window=8)
     batcher.submit(random_examples(12))
-    for _ in batcher.answers():
-        with torch.inference_mode():
-            batcher.fill_slots()
+    with torch.inference_mode():
+        batcher.fill_slots()
+        while batcher.running:
             replays = recorder.replays
-            if batcher.running:
-                batcher.step(batcher.running)
-                assert recorder.replays == replays + 1
+            batcher.start_step(batcher.running)
+            assert recorder.replays == replays + 1
+            batcher.finish_step()
+            batcher.fill_slots()
 
 
 @pytest.mark.parametrize(
@@ -578,19 +583,23 @@ EDITS_AMONG_SLOTS = ["a weight in place", "a weight's data", "a new weight", "lo
 
 
 @pytest.mark.parametrize("edit", EDITS_AMONG_SLOTS)
-def test_weights_that_change_among_slots_hold_at_the_next_step(edit, recorder):
+def test_weights_that_change_among_slots_hold_for_whoever_enters_next(edit, recorder):
     model = spread_model(initializer_range=0.3)
     examples = random_examples(20)
-    found = []
-    for of in (model, graphed_copy(copy.deepcopy(model))):
-        batcher = DepthBatcher(of, 4, window=8)
-        batcher.submit(examples)
-        answered = batcher.answers()
-        rows = [next(answered) for _ in range(5)]
-        EDITS[edit](of)
-        rows += answered
-        found.append({x.row: (x.logits, x.exit_layer) for x in rows})
-    assert_same_answers(found[1], found[0])
+    graphed = graphed_copy(copy.deepcopy(model))
+    batcher = DepthBatcher(graphed, 4, window=8)
+    batcher.submit(examples)
+    answered = batcher.answers()
+    before = [next(answered).row for _ in range(5)]
+    has_entered = {*range(batcher.submitted)} - {example.row for example in batcher.waiting}
+    EDITS[edit](graphed)
+    EDITS[edit](model)
+    after = {x.row: (x.logits, x.exit_layer) for x in answered}
+    assert {*before, *after} == {*range(20)}
+    expected = batched(model, examples, 4)
+    later = {*range(20)} - has_entered
+    assert len(later) > 5
+    assert_same_answers({row: after[row] for row in later}, {row: expected[row] for row in later})
 
 
 def test_batchers_at_a_time_do_not_share_slots(recorder):

@@ -30,6 +30,7 @@ import run_glue
 from elbert import Classifier, ElbertConfig, ElbertForSequenceClassification, classify
 from tests.commands import main_of
 from tests.conftest import edit_json, sentence
+from tests.cpu_recorder import graphs_on_cpu
 
 pytestmark = pytest.mark.slow
 EXAMPLES = Path(run_glue.__file__).parent / "examples"
@@ -272,6 +273,29 @@ def test_a_text_for_which_nobody_waits_is_not_answered(trained, kind):
     thread.join(timeout=10)
     assert not thread.is_alive()
     assert runner.metrics.answers == len(waited_for)
+
+
+def test_on_a_gpu_a_client_that_waits_for_each_answer_gets_it(trained, monkeypatch):
+    """No answer waits for the next text. A recorder for the CPU is in CUDA's place."""
+    pytest.importorskip("fastapi_offline")
+    from serving import metrics, runners
+
+    expected = Classifier(trained)(PAIRS)
+    recorder = graphs_on_cpu(monkeypatch)
+    classifier = Classifier(trained)
+    runner = runners.SlotRunner(classifier, 2, metrics.Metrics(layers=4))
+    thread = Thread(target=runner.run, daemon=True)
+    thread.start()
+    for example, wanted in zip(classifier.encode(PAIRS), expected, strict=True):
+        waiting = runners.Waiting(example, Future())
+        runner.queue.put(waiting)
+        logits, depth = waiting.answer.result(timeout=10)
+        assert classifier.answer(logits, depth)["label"] == wanted["label"]
+        assert depth["exit_layer"] == wanted["exit_layer"]
+    runner.queue.put(None)
+    thread.join(timeout=10)
+    assert not thread.is_alive()
+    assert recorder.replays > len(PAIRS)
 
 
 @pytest.mark.onnx
