@@ -114,7 +114,8 @@ class CudaRecorder:
 
     def wait(self) -> None:
         """Wait until the GPU has done what was started."""
-        self.event.record(torch.cuda.current_stream(self.device))
+        # Replays run on the default stream, also where the caller is on another one by now.
+        self.event.record(torch.cuda.default_stream(self.device))
         self.event.synchronize()
 
     def is_usable(self) -> bool:

@@ -140,16 +140,16 @@ class OccupiedSlots:
         self.idle_steps[members] = 0
 
 
-# Waits for the outcomes of a step that has started: (members, num_labels + 1) on the CPU, answers,
-# and 1 where an example exits.
-Outcomes = Callable[[], Tensor]
+# Waits for what a step finds, (members, num_labels + 1) on the CPU: answers, and 1 where an example
+# exits.
+Wait = Callable[[], Tensor]
 
 
 class StartedStep(NamedTuple):
     """A step whose outcomes have not been read."""
 
     members: np.ndarray  # (members,) positions of the examples that it serves, among the occupied
-    outcomes: Outcomes
+    wait: Wait
 
 
 class Exits(NamedTuple):
@@ -164,7 +164,8 @@ class Exits(NamedTuple):
         """Make the answer to each."""
         rows = zip(self.examples, self.logits.unbind(), self.exit_layers.tolist(), strict=True)
         return [
-            ExampleAnswer(example.row, logits, exit_layer, self.time - example.entered)
+            # A copy: a row of `logits` would keep those of the whole step in memory.
+            ExampleAnswer(example.row, logits.clone(), exit_layer, self.time - example.entered)
             for example, logits, exit_layer in rows
         ]
 
@@ -217,7 +218,7 @@ class Running:
         self.hidden = torch.cat([pad_to(width, self.hidden), pad_to(width, others.hidden)])
         self.state = tree_map(lambda *parts: torch.cat(parts), self.state, others.state)
 
-    def start(self, members: np.ndarray, weights: LayerWeights) -> Outcomes:
+    def start_pass(self, members: np.ndarray, weights: LayerWeights) -> Wait:
         """Run the next layer of some examples, with its exit check; store their new states.
 
         members: (members,) their positions. weights: of their next layer.
@@ -228,7 +229,7 @@ class Running:
         return torch.cat([decision.answer, exits], dim=1).cpu
 
     def run_layer(self, members: np.ndarray, weights: LayerWeights) -> ExitDecision:
-        """Run the next layer of some examples, and store their new states; see `start`."""
+        """Run the next layer of some examples, and store their new states; see `start_pass`."""
         device = self.model.device
         all_take_part = len(members) == len(self.occupied)
         # A slice of all slots is a view; an index copies their states.
@@ -314,8 +315,8 @@ class GraphedRunning:
         """Tell whether the graphs do what the model would do now."""
         return self.slots.may_replay()
 
-    def start(self, members: np.ndarray, weights: LayerWeights) -> Outcomes:
-        """Start the next layer of some examples, as `Running.start`.
+    def start_pass(self, members: np.ndarray, weights: LayerWeights) -> Wait:
+        """Start the next layer of some examples, as `Running.start_pass`.
 
         Raises CaptureError where graphs cannot go on.
         """
@@ -351,7 +352,8 @@ class DepthBatcher:
     The model must be in eval mode; on a CPU, `elbert.packed_copy(model)` is faster, and on a GPU
     `elbert.graphed_copy(model)`, whose slots stay where they are: a step is one graph, and one
     small transfer, and runs while the caller uses the answers to the last step. The exit rule is
-    read whenever all slots are empty. Weights that change hold for the examples that enter next.
+    read whenever all slots are empty. Weights that change hold for the examples that enter next; on
+    graphs, these are chosen before the answers to the last step are handed out.
 
     `answers` may be closed at any time. Iterating again continues where it stopped, and no example
     is lost or answered twice. An example with too many tokens, or with none, or with ids that have
@@ -417,12 +419,15 @@ class DepthBatcher:
             while self.finished:
                 self.may_have_changed = True
                 yield self.finished.popleft()
+            # Nothing has started yet without graphs, or where the caller has submitted more.
             self.advance()
             if self.started is None:
                 return
             with torch.inference_mode():
-                self.read_ahead()
-                self.finish_step()
+                if self.has_graphs:
+                    self.read_ahead()
+                if self.started is not None:  # the source has dropped nothing
+                    self.finish_step()
 
     def advance(self) -> None:
         """Fill the slots, and start a step of some of them, unless one has started."""
@@ -441,9 +446,9 @@ class DepthBatcher:
                 self.start_step(self.running)
 
     def fill_slots(self) -> None:
-        """Let waiting examples enter the free slots."""
+        """Let waiting examples enter the free slots; read others, unless enough have been read."""
         free = self.num_slots - len(self.slots)
-        if len(self.waiting) < free:
+        if not self.has_graphs or len(self.waiting) < free:
             self.read_ahead()
         count = min(free, len(self.waiting))
         entering = [self.next_waiting() for _ in range(count)]
@@ -570,11 +575,11 @@ class DepthBatcher:
         kind, members = self.next_step(running.occupied)
         weights = self.kinds[kind]
         try:
-            outcomes = running.start(members, weights)
+            wait = running.start_pass(members, weights)
         except CaptureError:
             self.running = cast(GraphedRunning, running).without_graphs()
-            outcomes = self.running.start(members, weights)
-        self.started = StartedStep(members, outcomes)
+            wait = self.running.start_pass(members, weights)
+        self.started = StartedStep(members, wait)
 
     def next_step(self, occupied: OccupiedSlots) -> tuple[int, np.ndarray]:
         """Choose the kind of layer of the next step, and whom it serves, (members,) positions."""
@@ -590,8 +595,8 @@ class DepthBatcher:
 
     def finish_step(self) -> None:
         """Wait for the step that has started, and free the slots of those that exit."""
-        members, outcomes_of_step = cast(StartedStep, self.started)
-        outcomes = outcomes_of_step()  # (members, num_labels + 1)
+        members, wait = cast(StartedStep, self.started)
+        outcomes = wait()  # (members, num_labels + 1)
         self.started = None
         now = time.perf_counter()
         occupied = cast("Running | GraphedRunning", self.running).occupied
@@ -617,7 +622,8 @@ class DepthBatcher:
 
 def as_ids(values: Any) -> np.ndarray:
     """Make an array of ids, (length,) int64; raises TypeError for other numbers than integers."""
-    return np.asarray(values).astype(np.int64, casting="same_kind", copy=False)
+    ids = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
+    return np.ascontiguousarray(ids.astype(np.int64, casting="same_kind", copy=False))
 
 
 def check_ids(name: str, ids: Any, count: int) -> None:
@@ -626,7 +632,7 @@ def check_ids(name: str, ids: Any, count: int) -> None:
     On a GPU, such an id would end the process. name: of the ids, for the error.
     """
     if isinstance(ids, (np.ndarray, Tensor)):
-        lowest, highest = ids.min(), ids.max()
+        lowest, highest = int(ids.min()), int(ids.max())
     else:  # several times as fast for a list as NumPy, and a GPU waits for every text
         lowest, highest = min(ids), max(ids)
     if lowest < 0 or highest >= count:

@@ -111,7 +111,7 @@ class GraphedSlots(Entry):
             with self.capturing():
                 self.passes[key] = SlotPass(self, *key)
         self.passes[key] = self.passes.pop(key)
-        return self.passes[key].start(places)
+        return self.passes[key].start_pass(places)
 
     @contextmanager
     def capturing(self, is_pass: bool = True) -> Iterator[None]:
@@ -239,7 +239,7 @@ class SlotPass:
             slots.state.write_rows(result.state, self.rows_there)
             slots.hidden[:, : self.width].index_copy_(0, self.rows_there, result.hidden)
 
-    def start(self, places: np.ndarray) -> Callable[[], Tensor]:
+    def start_pass(self, places: np.ndarray) -> Callable[[], Tensor]:
         """Start the pass for the examples in some slots; see `GraphedSlots.start_pass`."""
         if not self.runs_all:
             rows = self.rows.numpy()

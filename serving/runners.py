@@ -97,7 +97,9 @@ class SlotRunner(Runner):
                     self.reply(self.batcher.requests.pop(row), logits, exit_layer)
             except Exception:
                 requests = list(self.batcher.requests.values())
+                has_ended = self.batcher.has_ended
                 self.batcher = QueuedBatcher(self)
+                self.batcher.has_ended = has_ended
                 self.answer_alone(requests)
 
 

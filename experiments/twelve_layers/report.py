@@ -52,7 +52,7 @@ EXITS: dict[str, dict[str, Any]] = {
     "exits without self-distillation": {"is_self_taught": False},
 }
 COSTS = (0.2, 0.25, 0.33, 0.4, 0.5, 0.6)
-TEACHING_COSTS = (0.25, 0.33, 0.5)  # at which the gain of self-distillation is told
+GAIN_COSTS = (0.25, 0.33, 0.5)  # at which gains over other depths and by self-distillation are told
 RIVAL_COSTS = (0.4, 0.5, 0.6)  # at which the gain over two ordinary networks is told
 DEPTHS = sorted({run.depth for run in runs() if run.depth}, reverse=True)  # of ordinary networks
 MOST_EXCESS = 0.02  # of the cost obtained over the cost aimed at; see protocol.md
@@ -503,8 +503,36 @@ class Table:
             return "What self-distillation adds is told once all seeds of both are recorded."
         return self.differences(
             {name: partial(self.exits_at_cost, found) for name, found in by_name.items()},
-            TEACHING_COSTS,
+            GAIN_COSTS,
         )
+
+    def gains_over_depths(self) -> str:
+        """Write what exits gain over a half and a third of the layers, a table for each rule."""
+        exits = self.answers(0)
+        layers = LAYERS[self.encoder]
+        networks = {depth: self.answers(depth) for depth in (layers // 2, layers // 3)}
+        if not all(set(REPORTING_SEEDS) <= found.keys() for found in (exits, *networks.values())):
+            return "What exits gain over fewer layers is told once all seeds of all are recorded."
+        costs = exit_costs(self.encoder)
+        stops = {seed: by_stopping(x, costs, self.choosing) for seed, x in exits.items()}
+
+        def stopping(seed: int, target: float) -> tuple[np.ndarray, float]:
+            outcome = stops[seed](self.rows, target)
+            return self.right(outcome, exits[seed]), outcome.cost
+
+        def fixed(depth: int, seed: int, target: float) -> tuple[np.ndarray, float]:
+            right = networks[depth][seed].right[-1, self.rows]
+            return right, ordinary_cost(self.encoder, depth)
+
+        others: dict[str, Method] = {f"{depth} layers": partial(fixed, depth) for depth in networks}
+        by_rule: dict[str, Method] = {
+            "exits: entropy": partial(self.exits_at_cost, exits),
+            f"exits: {STOPPING}": stopping,
+        }
+        tables = [
+            self.differences({name: rule} | others, GAIN_COSTS) for name, rule in by_rule.items()
+        ]
+        return "\n\n".join(tables)
 
     def gains_over_two(self) -> str:
         """Write what exits gain over two ordinary networks at equal costs, likewise."""
@@ -680,6 +708,7 @@ def main() -> None:
             print(f"{table.hypotheses()}\n")
         if task.startswith("SST-2"):
             print(f"{table.gains_by_teaching()}\n")
+            print(f"{table.gains_over_depths()}\n")
             print(f"{table.gains_over_two()}\n")
     are_recorded = [run.is_recorded for run in runs()]
     print(f"Recorded: {sum(are_recorded)} of {len(are_recorded)} runs")

@@ -140,6 +140,32 @@ def test_what_exits_gain_over_two_networks_is_the_difference_of_both(monkeypatch
         assert difference.startswith(f"**+{90 - expected:.1f} [")
 
 
+@pytest.mark.usefixtures("few_rows")
+def test_what_exits_gain_over_fewer_layers_is_the_difference_of_both(monkeypatch, tmp_path):
+    """Networks of 6 and 4 layers are right for 80% and 60%, exits, by either rule, for 90%."""
+    monkeypatch.setattr(trainings, "RECORDED", tmp_path)
+    table = report.Table("SST-2-8k", "reporting")
+    for seed in (11, 12, 13):
+        save_answers(trainings.Run("SST-2-8k", 0, seed), 0.9)
+        save_answers(trainings.Run("SST-2-8k", 6, seed), 0.8)
+        assert "once all seeds of all are recorded" in table.gains_over_depths()
+        save_answers(trainings.Run("SST-2-8k", 4, seed), 0.6)
+    by_rule = table.gains_over_depths().split("\n\n")
+    assert [text.splitlines()[0].split("|")[2].strip() for text in by_rule] == [
+        "exits: entropy",
+        "exits: optimal_stopping",
+    ]
+    for text in by_rule:
+        lines = text.splitlines()[2:]
+        assert [line.split("|")[1].strip() for line in lines] == ["0.25", "0.33", "0.5"]
+        for line in lines:
+            exits, six, four, over_six, over_four = (cell.strip() for cell in line.split("|")[2:7])
+            assert exits.startswith("90.0 at 0.")
+            assert (six, four) == ("80.0 at 0.50", "60.0 at 0.34")
+            assert over_six.startswith("**+10.0 [")
+            assert over_four.startswith("**+30.0 [")
+
+
 def test_hypotheses_wait_for_all_seeds_of_all_three(monkeypatch, tmp_path):
     monkeypatch.setattr(trainings, "RECORDED", tmp_path)
     for seed in (11, 12, 13):

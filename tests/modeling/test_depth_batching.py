@@ -3,6 +3,7 @@
 import random
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
@@ -12,7 +13,9 @@ from modeling.cpu_packing import packed_copy
 from modeling.depth_batching import DepthBatcher
 from modeling.errors import UserError
 from modeling.exits.rules import RULES
+from modeling.graphs import graphed_copy
 from tests.conftest import tiny_model
+from tests.cpu_recorder import graphs_on_cpu
 from tests.modeling.exits.test_rules import CALIBRATIONS
 from tests.models import SMALL, assert_near
 
@@ -128,6 +131,62 @@ def test_answers_are_those_of_batch_size_one(
     batcher = DepthBatcher(packed_copy(model), slots, window)
     answers = answers_in_portions(batcher, examples, portions)
     assert_same_answers(model, examples, answers, 1e-5 if dtype is torch.float32 else 1e-6)
+
+
+def test_ids_may_be_of_any_kind_of_integers():
+    """Lists, tuples, arrays, also views of others, and tensors, also of 16 bits."""
+    model = spread_model()
+    ids, types = [7, 9, 5, 12], [0, 0, 1, 1]
+    backwards = np.array(ids[::-1])[::-1], np.array(types[::-1])[::-1]
+    kinds = [
+        (ids, types),
+        (tuple(ids), tuple(types)),
+        backwards,
+        (torch.tensor(ids, dtype=torch.int16), torch.tensor(types, dtype=torch.int8)),
+    ]
+    batcher = DepthBatcher(model, slots=2)
+    batcher.submit(kinds)
+    assert_same_answers(model, [(ids, types)] * len(kinds), list(batcher.answers()))
+    batcher.submit([([7.5, 9.0], [0, 0])])
+    with pytest.raises(TypeError):
+        list(batcher.answers())
+
+
+def test_without_a_gpu_an_answer_does_not_wait_for_further_texts():
+    model = spread_model(exit_thres=1.0)
+    read = []
+    examples = random_examples(6)
+
+    def stream():
+        for row, example in enumerate(examples):
+            read.append(row)
+            yield example
+
+    batcher = DepthBatcher(model, slots=1, window=1)
+    batcher.submit(stream())
+    for count, answer in enumerate(batcher.answers(), start=1):
+        assert answer.exit_layer == 1
+        assert len(read) == count
+
+
+@pytest.mark.parametrize("is_graphed", [False, True])
+def test_a_source_may_drop_examples(is_graphed, monkeypatch):
+    if is_graphed:
+        graphs_on_cpu(monkeypatch)
+    model = spread_model(initializer_range=0.3)
+    examples = random_examples(12)
+    batcher = DepthBatcher(graphed_copy(model) if is_graphed else model, slots=2, window=4)
+
+    def stream():
+        for row, example in enumerate(examples):
+            if row == 6:
+                batcher.drop({0, 1, 2, 3, 4, 5})
+            yield example
+
+    batcher.submit(stream())
+    rows = [answer.row for answer in batcher.answers()]
+    assert len(rows) == len(set(rows))
+    assert {*rows} >= {*range(6, 12)}
 
 
 def test_ids_without_an_embedding_are_refused_by_their_row_and_others_answered():
