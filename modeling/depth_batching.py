@@ -502,14 +502,14 @@ class DepthBatcher:
             raise UserError(
                 f"example {row} has {len(token_type_ids)} token_type_ids for {length} tokens"
             )
-        check_ids(f"example {row}: input_ids", input_ids, self.model.config.vocab_size)
-        segment_count = self.model.config.type_vocab_size
-        check_ids(f"example {row}: token_type_ids", token_type_ids, segment_count)
+        vocab_size, type_count = self.model.config.vocab_size, self.model.config.type_vocab_size
+        ids = checked_ids(f"example {row}: input_ids", input_ids, vocab_size)
+        segments = checked_ids(f"example {row}: token_type_ids", token_type_ids, type_count)
         return QueuedExample(
             row=row,
             length=length,
-            input_ids=as_ids(input_ids),
-            token_type_ids=as_ids(token_type_ids),
+            input_ids=ids,
+            token_type_ids=segments,
             own_inputs=tuple(float(value) for value in own_inputs),
             entries_before=self.entries,
         )
@@ -620,24 +620,23 @@ class DepthBatcher:
             self.running.keep(stays)
 
 
-def as_ids(values: Any) -> np.ndarray:
-    """Make an array of ids, (length,) int64; raises TypeError for other numbers than integers."""
-    ids = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
-    return np.ascontiguousarray(ids.astype(np.int64, casting="same_kind", copy=False))
+def checked_ids(name: str, values: Any, count: int) -> np.ndarray:
+    """Make an array of ids, (length,) int64, of a list, an array or a tensor.
 
-
-def check_ids(name: str, ids: Any, count: int) -> None:
-    """Raise UserError for ids, (length,) of any kind, that are not from 0 to count − 1.
-
-    On a GPU, such an id would end the process. name: of the ids, for the error.
+    name: of the ids, for an error. Raises UserError for ids that are not whole numbers from 0 to
+    count − 1. On a GPU, such an id would end the process.
     """
-    if isinstance(ids, (np.ndarray, Tensor)):
-        lowest, highest = int(ids.min()), int(ids.max())
-    else:  # several times as fast for a list as NumPy, and a GPU waits for every text
-        lowest, highest = min(ids), max(ids)
+    given = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
+    ids = np.ascontiguousarray(given, np.int64)
+    if given.dtype.kind not in "iu" and (ids != given).any():
+        raise UserError(f"{name} hold numbers with a fraction: allowed are 0 to {count - 1}")
+    # Of a list, Python finds the ends faster than NumPy, and a GPU waits for every text.
+    ends = values if isinstance(values, list) else ids.tolist()
+    lowest, highest = int(min(ends)), int(max(ends))
     if lowest < 0 or highest >= count:
         wrong = lowest if lowest < 0 else highest
         raise UserError(f"{name} hold {wrong}: allowed are 0 to {count - 1}")
+    return ids
 
 
 def most_frequent(kinds: np.ndarray) -> int:

@@ -133,8 +133,8 @@ def test_answers_are_those_of_batch_size_one(
     assert_same_answers(model, examples, answers, 1e-5 if dtype is torch.float32 else 1e-6)
 
 
-def test_ids_may_be_of_any_kind_of_integers():
-    """Lists, tuples, arrays, also views of others, and tensors, also of 16 bits."""
+def test_ids_may_be_of_any_kind_of_whole_numbers():
+    """Lists, tuples, arrays, also views of others, tensors of 16 bits, and whole floats."""
     model = spread_model()
     ids, types = [7, 9, 5, 12], [0, 0, 1, 1]
     backwards = np.array(ids[::-1])[::-1], np.array(types[::-1])[::-1]
@@ -143,12 +143,13 @@ def test_ids_may_be_of_any_kind_of_integers():
         (tuple(ids), tuple(types)),
         backwards,
         (torch.tensor(ids, dtype=torch.int16), torch.tensor(types, dtype=torch.int8)),
+        (np.array(ids, np.float32), torch.tensor(types).float()),
     ]
     batcher = DepthBatcher(model, slots=2)
     batcher.submit(kinds)
     assert_same_answers(model, [(ids, types)] * len(kinds), list(batcher.answers()))
     batcher.submit([([7.5, 9.0], [0, 0])])
-    with pytest.raises(TypeError):
+    with pytest.raises(UserError, match="example 5: input_ids hold numbers with a fraction"):
         list(batcher.answers())
 
 
