@@ -85,7 +85,9 @@ def summarise(
     answers = predictions_of(predictions["logits"], job.task.multi_label)
     labels = labels_of(job.features)
     exit_layer = predictions["exit_layer"].numpy() if "exit_layer" in predictions else None
-    remarked_exits = None if tries_a_setting(job.origin) else exit_layer
+    # A setting that is only tried is as the user wants it; a network with one exit has no choice.
+    has_one_exit = exit_layer is not None and len(job.config.exits) == 1
+    remarked_exits = None if has_one_exit or tries_a_setting(job.origin) else exit_layer
     return Summary(
         task=job.task.name,
         dataset=job.task.shown_name,
