@@ -409,21 +409,13 @@ def equal_cost_summary(methods: dict[str, dict[str, Method]], differences: Cells
     """
     cells: dict[tuple[str, str], str] = {}
     for title, by_name in methods.items():
-        simplest = WORDS_ALONE if WORDS_ALONE in by_name else MAJORITY
-        columns = {
-            "exits: optimal stopping": STOPPING,
-            "exits: entropy": ENTROPY,
-            "cascade": CASCADE,
-            "random mix": RANDOM_MIX,
-        }
+        columns = {"exits": STOPPING, "cascade": CASCADE, "random mix": RANDOM_MIX}
         for budget in SUMMARY_BUDGETS:
             row = f"{title}, {budget}"
             for column, name in columns.items():
                 score = at_budgets(by_name[name], [budget]).score
                 cells[column, row] = f"{100 * score.mean():.1f}"
             cells["fixed depth", row] = nearest_fixed_depth(POPULATIONS[title], budget)
-            score = at_budgets(by_name[simplest], [budget]).score.mean()
-            cells["simplest, at cost 0", row] = f"{simplest}: {100 * score:.1f}"
             for column, name in (("cascade", CASCADE), ("random mix", RANDOM_MIX)):
                 text = differences[str(budget), claim_row(title, STOPPING, name)]
                 cells[f"exits − {column}", row] = text

@@ -9,7 +9,7 @@ recorded yet is left out and counted at the end (`trainings --list` names it).
 """
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import combinations
@@ -294,6 +294,25 @@ def mixture_right(
 
 # The tables.
 
+NAMES = {
+    "mpnet": "MPNet, twelve layers",
+    "minilm": "MiniLM, six layers",
+    "shared": "one shared layer of MiniLM, six times",
+}
+DATA = {"SST-2": "all of SST-2 (34,380 training rows)", "SST-2-8k": "8,000 rows of SST-2"}
+DATA_ROWS = {"SST-2": "all rows", "SST-2-8k": "8,000 rows"}
+
+
+def percent(value: float) -> str:
+    """Write a percentage; a half is rounded up wherever its digits come from."""
+    return f"{value + 1e-9:.1f}"
+
+
+def seeds(found: Sized) -> str:
+    """Write the number of seeds that a row rests on."""
+    return "1 seed" if len(found) == 1 else f"{len(found)} seeds"
+
+
 # Of a seed and a cost: how right each reporting row is answered, (examples,), and its own cost.
 Method = Callable[[int, float], tuple[np.ndarray, float]]
 
@@ -322,6 +341,12 @@ class Table:
         return METRICS.get(self.task, accuracy)
 
     @property
+    def title(self) -> str:
+        """Name of the section: the network, the data, and the rows that report."""
+        rows = f"{self.rows.stop - self.rows.start:,} {self.part} rows"
+        return f"{NAMES[self.encoder]}, {DATA.get(self.task, self.task)}: {rows}"
+
+    @property
     def choosing(self) -> slice:
         """The rows that choose."""
         return ROWS[self.task].slices["choosing"]
@@ -342,13 +367,13 @@ class Table:
             found = self.answers(0, **options)
             if found:
                 values = np.mean([self.metric(answers) for answers in found.values()], axis=0)
-                lines.append([f"{name} ({len(found)} seeds)", *(f"{x:.1f}" for x in values)])
+                lines.append([f"{name} ({seeds(found)})", *map(percent, values)])
         for name, options in (("fixed depth", {}), ("fixed depth, distilled", {"is_taught": True})):
             cells = []
             for depth in depths:
                 found = self.answers(depth, **options)
                 means = [self.metric(answers)[-1] for answers in found.values()]
-                cells.append(f"{np.mean(means):.1f} ({len(means)})" if means else "")
+                cells.append(f"{percent(float(np.mean(means)))} ({len(means)})" if means else "")
             lines.append([name, *cells])
         return markdown_table(("layers", *map(str, depths)), lines)
 
@@ -378,7 +403,7 @@ class Table:
             ]
             lines += self.line("exits behind a bag of words: entropy", outcomes, found)
             score = self.score(bag.logits[0, self.rows], bag.labels)
-            lines.append(["bag of words, without a network", *[f"{score:.1f}"] * len(COSTS)])
+            lines.append(["bag of words, without a network", *[percent(score)] * len(COSTS)])
         for name, options in (("", {}), (", distilled", {"is_taught": True})):
             lines += self.lines_of_ordinary(name, options)
         labels = answers_labels(self)
@@ -386,7 +411,7 @@ class Table:
             # The class that is most frequent where settings are chosen.
             common = np.bincount(labels[self.choosing].astype(int)).argmax()
             share = 100 * (labels[self.rows] == common).mean()
-            lines.append(["commonest class", *[f"{share:.1f}"] * len(COSTS)])
+            lines.append(["commonest class", *[percent(share)] * len(COSTS)])
         return markdown_table((f"{self.metric_name}, at a cost of", *map(str, COSTS)), lines)
 
     @property
@@ -412,8 +437,8 @@ class Table:
             for outcome, answers in zip(by_seed, found.values(), strict=True):
                 scores.append(self.score(outcome.logits, answers.labels))
             cost = np.mean([outcome.cost for outcome in by_seed])
-            cells.append(f"{np.mean(scores):.1f} (at {cost:.2f})")
-        return [[f"{name} ({len(found)} seeds)", *cells]] if cells else []
+            cells.append(f"{percent(float(np.mean(scores)))} (at {cost:.2f})")
+        return [[f"{name} ({seeds(found)})", *cells]] if cells else []
 
     def networks(self, seed: int, **options: Any) -> list[tuple[float, Answers]]:
         """Return a seed's ordinary networks, each with its cost, by rising cost.
@@ -445,8 +470,8 @@ class Table:
         lines = []
         for row, values in (("random mix of two{}", mixtures), ("best cascade of two{}", cascades)):
             if values:
-                cells = [f"{x:.1f}" if np.isfinite(x) else "" for x in np.mean(values, axis=0)]
-                lines.append([f"{row.format(name)} ({len(values)} seeds)", *cells])
+                cells = [percent(x) if np.isfinite(x) else "" for x in np.mean(values, axis=0)]
+                lines.append([f"{row.format(name)} ({seeds(values)})", *cells])
         return lines
 
     def cascade_score(self, networks: Sequence[tuple[float, Answers]], target: float) -> float:
@@ -480,10 +505,9 @@ class Table:
                 of_others.append(others[seed].right[-1, self.rows])
             contrasts.append([np.array(of_exits, float) - np.array(of_others, float)])
             cost = np.mean([result.cost for result in results.values()])
-            exits_text = f"{100 * np.mean(of_exits):.1f} at {cost:.2f}"
-            other_text = (
-                f"{100 * np.mean(of_others):.1f} at {ordinary_cost(self.encoder, depth):.2f}"
-            )
+            other_cost = ordinary_cost(self.encoder, depth)
+            exits_text = f"{percent(100 * float(np.mean(of_exits)))} at {cost:.2f}"
+            other_text = f"{percent(100 * float(np.mean(of_others)))} at {other_cost:.2f}"
             lines.append([name, exits_text, other_text])
         bounds = [bound for _, _, _, _, bound in HYPOTHESES]
         for line, bound, estimate in zip(lines, bounds, simultaneous(contrasts), strict=True):
@@ -507,10 +531,10 @@ class Table:
         )
 
     def gains_over_depths(self) -> str:
-        """Write what exits gain over a half and a third of the layers, a table for each rule."""
+        """Write what exits gain over all layers, a half and a third, a table for each rule."""
         exits = self.answers(0)
         layers = LAYERS[self.encoder]
-        networks = {depth: self.answers(depth) for depth in (layers // 2, layers // 3)}
+        networks = {depth: self.answers(depth) for depth in (layers, layers // 2, layers // 3)}
         if not all(set(REPORTING_SEEDS) <= found.keys() for found in (exits, *networks.values())):
             return "What exits gain over fewer layers is told once all seeds of all are recorded."
         costs = exit_costs(self.encoder)
@@ -529,8 +553,10 @@ class Table:
             "exits: entropy": partial(self.exits_at_cost, exits),
             f"exits: {STOPPING}": stopping,
         }
+        rows = f"{DATA_ROWS[self.task]}, "
         tables = [
-            self.differences({name: rule} | others, GAIN_COSTS) for name, rule in by_rule.items()
+            self.differences({name: rule} | others, GAIN_COSTS, rows)
+            for name, rule in by_rule.items()
         ]
         return "\n\n".join(tables)
 
@@ -568,36 +594,38 @@ class Table:
         """Return which reporting rows are answered right; `answers` has their labels."""
         return outcome.logits.argmax(-1) == answers.labels[self.rows]
 
-    def differences(self, methods: dict[str, Method], targets: Sequence[float]) -> str:
+    def differences(
+        self, methods: dict[str, Method], targets: Sequence[float], row_name: str = ""
+    ) -> str:
         """Tabulate methods at equal costs, and how much better the first is than each other one.
 
-        All intervals of the table hold at once.
+        All intervals of the table hold at once. row_name: what stands before each row's cost.
         """
         first, *others = methods
         contrasts: list[Contrast] = []
         lines: list[list[str]] = []
         for target in targets:
             right_of = {}  # (seeds, examples)
-            line = [f"{target}"]
+            line = [f"{row_name}{target}"]
             for name, method in methods.items():
                 by_seed = [method(seed, target) for seed in REPORTING_SEEDS]
                 right_of[name] = np.array([right for right, _ in by_seed], float)
                 cost = np.mean([cost for _, cost in by_seed])
-                line.append(f"{100 * right_of[name].mean():.1f} at {cost:.2f}")
+                line.append(f"{percent(100 * right_of[name].mean())} at {cost:.2f}")
             contrasts += [[right_of[first] - right_of[other]] for other in others]
             lines.append(line)
         estimates = iter(simultaneous(contrasts, others * len(targets)))
         for line in lines:
             line += [next(estimates).difference_text() for _ in others]
         titles = ("accuracy, % at a cost of", *methods)
-        return markdown_table((*titles, *(f"{first} − {other}" for other in others)), lines)
+        return markdown_table((*titles, *(f"− {other}" for other in others)), lines)
 
 
 # Of the protocol: contrast, cost of the exits, depth and options of the other network, bound.
 HYPOTHESES = (
-    ("exits at 0.25 are not a point below six layers", 0.25, 6, {}, -1.0),
+    ("exits at 0.25 are at most a point below six layers", 0.25, 6, {}, -1.0),
     ("exits at 0.33 are better than four layers, distilled", 0.33, 4, {"is_taught": True}, 0.0),
-    ("exits at 0.50 are not a point below twelve layers", 0.50, 12, {}, -1.0),
+    ("exits at 0.50 are at most a point below twelve layers", 0.50, 12, {}, -1.0),
 )
 
 
@@ -702,7 +730,7 @@ def main() -> None:
         table = Table(task, args.part, args.encoder)
         if answers_labels(table) is None:
             continue
-        print(f"## {task}, {args.part} rows, {args.encoder}\n\n{table.by_layer()}\n")
+        print(f"## {table.title}\n\n{table.by_layer()}\n")
         print(f"{table.at_costs()}\n")
         if task.startswith("SST-2") and args.encoder == "mpnet":
             print(f"{table.hypotheses()}\n")

@@ -142,11 +142,12 @@ def test_what_exits_gain_over_two_networks_is_the_difference_of_both(monkeypatch
 
 @pytest.mark.usefixtures("few_rows")
 def test_what_exits_gain_over_fewer_layers_is_the_difference_of_both(monkeypatch, tmp_path):
-    """Networks of 6 and 4 layers are right for 80% and 60%, exits, by either rule, for 90%."""
+    """12, 6 and 4 layers are right for 95, 80 and 60%, exits, by either rule, for 90%."""
     monkeypatch.setattr(trainings, "RECORDED", tmp_path)
     table = report.Table("SST-2-8k", "reporting")
     for seed in (11, 12, 13):
         save_answers(trainings.Run("SST-2-8k", 0, seed), 0.9)
+        save_answers(trainings.Run("SST-2-8k", 12, seed), 0.95)
         save_answers(trainings.Run("SST-2-8k", 6, seed), 0.8)
         assert "once all seeds of all are recorded" in table.gains_over_depths()
         save_answers(trainings.Run("SST-2-8k", 4, seed), 0.6)
@@ -156,14 +157,16 @@ def test_what_exits_gain_over_fewer_layers_is_the_difference_of_both(monkeypatch
         "exits: optimal_stopping",
     ]
     for text in by_rule:
-        lines = text.splitlines()[2:]
-        assert [line.split("|")[1].strip() for line in lines] == ["0.25", "0.33", "0.5"]
-        for line in lines:
-            exits, six, four, over_six, over_four = (cell.strip() for cell in line.split("|")[2:7])
+        header, _, *lines = text.splitlines()
+        assert header.endswith("| − 12 layers | − 6 layers | − 4 layers |")
+        costs = ("8,000 rows, 0.25", "8,000 rows, 0.33", "8,000 rows, 0.5")
+        for cost, line in zip(costs, lines, strict=True):
+            name, exits, *others = (cell.strip() for cell in line.strip("|").split("|"))
+            assert name == cost
             assert exits.startswith("90.0 at 0.")
-            assert (six, four) == ("80.0 at 0.50", "60.0 at 0.34")
-            assert over_six.startswith("**+10.0 [")
-            assert over_four.startswith("**+30.0 [")
+            assert others[:3] == ["95.0 at 1.00", "80.0 at 0.50", "60.0 at 0.34"]
+            starts = ("**-5.0 [", "**+10.0 [", "**+30.0 [")
+            assert all(map(str.startswith, others[3:], starts))
 
 
 def test_hypotheses_wait_for_all_seeds_of_all_three(monkeypatch, tmp_path):
@@ -311,6 +314,6 @@ def test_from_tables_to_a_report(encoder, tmp_path, monkeypatch, script):
         assert answers.logits.shape == (layers, 50, 2)
         assert answers.labels.tolist() == labels
     done = script(report.main, "--task", "SST-2-8k").done()
-    for line in ("exits (1 seeds)", "exits: optimal_stopping (1 seeds)", "bag of words, without"):
+    for line in ("exits (1 seed)", "exits: optimal_stopping (1 seed)", "bag of words, without"):
         assert f"| {line}" in done.out
     assert "Recorded: 3 of 3 runs" in done.out
