@@ -158,7 +158,8 @@ def test_a_large_embedding_of_one_word_does_not_coarsen_the_others_in_int8(mpnet
         int8 = quantise.to_int8(exported, model.config.hidden_size, feeds)
         session = runtime.InferenceSession(onnx_ir.to_proto(int8).SerializeToString())
         answers.append([session.run(["logits"], feed)[0] for feed in feeds])
-    np.testing.assert_array_equal(*map(np.concatenate, answers))
+    for usual, with_large in zip(answers[0], answers[1], strict=True):
+        np.testing.assert_array_equal(with_large, usual)
 
 
 @pytest.mark.onnx
