@@ -171,7 +171,7 @@ class OnnxFile:
                 )
 
     def check_config(self) -> None:
-        """Raise UserError where the model differs now in something that no input sets."""
+        """Raise UserError where the model answers otherwise now, for a key that no input sets."""
         config = self.config
         metadata = self.metadata
         exit_keys = config.table.exit_keys
@@ -187,8 +187,9 @@ class OnnxFile:
             "model_type": config.model_type,
             "num_hidden_layers": config.num_hidden_layers,
         }
+        idle_keys = config.idle_keys(exit_keys)
         for name, value in config.exit_keys().items():
-            if name not in self.settings:
+            if name not in self.settings and name not in idle_keys:
                 current[name] = value
         current["labels"] = label_names(config)
         for name, value in current.items():

@@ -417,6 +417,8 @@ def test_a_file_answers_as_its_model(folder, file_of_folder, tmp_path):
         classifier.config.exit_thres = 1.0
     assert_same_answers(file(texts), model(texts))
     assert_same_answers(pickle.loads(pickle.dumps(file))(texts), model(texts))
+    file.config.exit_price = 0.3  # which the exit rule in force does not read
+    assert_same_answers(file(texts), model(texts))
     file.config.thres_name = "max_prob"
     with pytest.raises(UserError, match="exported with thres_name = "):
         file(texts)

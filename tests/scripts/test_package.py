@@ -47,6 +47,8 @@ def write_folders(elsewhere: Path, albert_dir: Path) -> None:
     ):
         model_class(model_class.config_class(**TINY)).save_pretrained(elsewhere / place)
         tokenizer.save_pretrained(elsewhere / place)
+    demo = Path(shutil.copytree(ROOT / "docs/demo", elsewhere / "out/reviews/model"))
+    (demo / "model.onnx").rename(demo / "classifier-int8.onnx")
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +120,8 @@ NOT_RUN = re.compile(r"^<!-- not run: .*?^```$\n", flags=re.DOTALL | re.MULTILIN
 def examples(page: str) -> dict[str, list[tuple[str, str | None]]]:
     """A page's Python, with what it prints, by the headings of its sections."""
     found = {}
-    for section in re.split(r"^## ", (ROOT / page).read_text(encoding="utf-8"), flags=re.M)[1:]:
-        heading = section.splitlines()[0]
+    for section in re.split(r"^## ", (ROOT / page).read_text(encoding="utf-8"), flags=re.M):
+        heading = section.splitlines()[0].removeprefix("# ")
         section = NOT_RUN.sub("", section)
         blocks = [(block["code"], block["output"]) for block in EXAMPLE.finditer(section)]
         if blocks:
