@@ -4,7 +4,8 @@
 
 --work is the folder that `experiments.twelve_layers.prepare` wrote. What is already in
 experiments/twelve_layers/recorded is not repeated, so the command can be given as often as you
-like; with --minutes, no training begins after that time. --only names runs by a regular expression.
+like; with --minutes, no training begins after that time. A training that was stopped, by SIGTERM or
+Ctrl-C, goes on from its last step. --only names runs by a regular expression.
 A GPU is used where there is one; the command may be given several times at once, and each process
 takes what no other has. With six such processes on an H100, twelve layers take 80 seconds for an
 epoch of SST-2, and half a minute more to start and to record.
@@ -51,7 +52,7 @@ REPORTING_SEEDS = (11, 12, 13)
 SMALL_TASKS = ("SICK", "CoLA", "RTE", "MRPC", "STS-B")
 COMMON_FLAGS = (
     "--model_type elbert --recipe recommended --do_train --do_lower_case --bf16 --save_steps 0 "
-    "--per_gpu_train_batch_size 32 --warmup_ratio 0.1 --overwrite_output_dir"
+    "--per_gpu_train_batch_size 32 --warmup_ratio 0.1 --resume_from_checkpoint latest"
 ).split()
 # σ(−30) is 0: the last exit's loss alone counts, as many times as there are layers.
 LAST_EXIT_ALONE = ["weight_name=dyn", "w_init=-30", "w_lr=0"]
