@@ -555,7 +555,7 @@ class Table:
         }
         rows = f"{DATA_ROWS[self.task]}, "
         tables = [
-            self.differences({name: rule} | others, GAIN_COSTS, rows)
+            self.differences({name: rule} | others, GAIN_COSTS, row_name=rows, shows_others=False)
             for name, rule in by_rule.items()
         ]
         return "\n\n".join(tables)
@@ -595,13 +595,23 @@ class Table:
         return outcome.logits.argmax(-1) == answers.labels[self.rows]
 
     def differences(
-        self, methods: dict[str, Method], targets: Sequence[float], row_name: str = ""
+        self,
+        methods: dict[str, Method],
+        targets: Sequence[float],
+        row_name: str = "",
+        shows_others: bool = True,
     ) -> str:
         """Tabulate methods at equal costs, and how much better the first is than each other one.
 
-        All intervals of the table hold at once. row_name: what stands before each row's cost.
+        All intervals of the table hold at once.
+
+        Args:
+            row_name: what stands before each row's cost.
+            shows_others: whether the other methods' accuracies have columns, too. Those of fixed
+                depth are the same at every cost.
         """
         first, *others = methods
+        shown = list(methods) if shows_others else [first]
         contrasts: list[Contrast] = []
         lines: list[list[str]] = []
         for target in targets:
@@ -611,13 +621,14 @@ class Table:
                 by_seed = [method(seed, target) for seed in REPORTING_SEEDS]
                 right_of[name] = np.array([right for right, _ in by_seed], float)
                 cost = np.mean([cost for _, cost in by_seed])
-                line.append(f"{percent(100 * right_of[name].mean())} at {cost:.2f}")
+                if name in shown:
+                    line.append(f"{percent(100 * right_of[name].mean())} at {cost:.2f}")
             contrasts += [[right_of[first] - right_of[other]] for other in others]
             lines.append(line)
         estimates = iter(simultaneous(contrasts, others * len(targets)))
         for line in lines:
             line += [next(estimates).difference_text() for _ in others]
-        titles = ("accuracy, % at a cost of", *methods)
+        titles = ("accuracy, % at a cost of", *shown)
         return markdown_table((*titles, *(f"− {other}" for other in others)), lines)
 
 

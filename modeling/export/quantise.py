@@ -241,7 +241,7 @@ def quantise_products(
     for node, matrix in zip(products, matrices, strict=True):
         exact_weight = node.inputs[1]
         name = f"{node.outputs[0].name}_weight"
-        weight = quantise_matrix(graph, name, matrix * scale.smoothing[:, None])
+        weight = store_weights(graph, name, matrix * scale.smoothing[:, None])
         body.insert_before(node, [weight])
         node.replace_input_with(0, restored)
         node.replace_input_with(1, weight.outputs[0])
@@ -264,7 +264,7 @@ def choose_scale(sample: InputSample, matrix: np.ndarray) -> Scale:
 
     def error(scale: Scale) -> float:
         smoothed = matrix * scale.smoothing[:, None]
-        integers, steps = quantised_matrix(smoothed)
+        integers, steps = round_weights(smoothed)
         weights = integers * steps / scale.smoothing[:, None]
         rounded = scale.rounded(rows) @ weights
         return float((np.square(rounded - exact).sum(1) / sizes).mean())
@@ -316,20 +316,20 @@ def quantise_input(
     return restored.outputs[0]
 
 
-def quantised_matrix(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def round_weights(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Round a matrix (in, out) to 7 bits: the integers, and the scale of every output channel."""
     # A scale for each output channel can be taken out of the sum over inputs, so it costs nothing.
     scale = np.maximum(np.abs(matrix).max(0), 1e-12).astype(np.float32) / LARGEST_WEIGHT  # (out,)
     return np.rint(matrix / scale).astype(np.int8), scale
 
 
-def quantise_matrix(graph: ir.Graph, name: str, matrix: np.ndarray) -> ir.Node:
+def store_weights(graph: ir.Graph, name: str, matrix: np.ndarray) -> ir.Node:
     """Store a matrix (in, out) in 7 bits, with a scale for every output channel.
 
     Returns the node that restores it, which is not yet in a graph.
     """
     # Weights lie around 0, so their zero point is 0.
-    integers, scale = quantised_matrix(matrix)
+    integers, scale = round_weights(matrix)
     stored = [
         constant(graph, f"{name}_int8", integers),
         constant(graph, f"{name}_scale", scale),
@@ -349,16 +349,14 @@ def quantise_embeddings(graph: ir.Graph) -> None:
     rows = lookup.outputs[0]
     rows.dtype = ir.DataType.INT8
     scales = constant(graph, f"{table.name}_scale", scale)  # (vocabulary, 1)
-    new_nodes = [
-        named_node("Cast", [rows], f"{table.name}_integers", to=ir.DataType.FLOAT.value),
-        named_node("Gather", [scales, ids], f"{table.name}_scales"),  # (batch, length, 1)
-    ]
-    factors = [node.outputs[0] for node in new_nodes]
-    new_nodes.append(named_node("Mul", factors, f"{table.name}_restored"))
-    graph.insert_after(lookup, new_nodes)
+    cast = named_node("Cast", [rows], f"{table.name}_integers", to=ir.DataType.FLOAT.value)
+    lookup_of_scales = named_node("Gather", [scales, ids], f"{table.name}_scales")
+    factors = [cast.outputs[0], lookup_of_scales.outputs[0]]  # (batch, length, width), (…, 1)
+    restored = named_node("Mul", factors, f"{table.name}_restored")
+    graph.insert_after(lookup, [cast, lookup_of_scales, restored])
     for user, index in tuple(rows.uses()):
-        if user is not new_nodes[0]:
-            user.replace_input_with(index, output_of(new_nodes))
+        if user is not cast:
+            user.replace_input_with(index, restored.outputs[0])
     # The float32 table goes: it is most of a small model's file.
     del graph.initializers[table.name]
 
