@@ -389,10 +389,11 @@ class DepthBatcher:
         self.going_up = False  # whether the next example to enter is a longer one
         self.last_length = 1 << 30  # of the example that entered last
         self.running: Running | GraphedRunning | None = None  # None while all slots are free
-        self.has_graphs = False  # whether the examples that ran last were in slots of graphs
+        # Whether a step starts before the answers to the last one are handed out: on graphs.
+        self.starts_early = False
         self.may_have_changed = True  # whether somebody else has had a turn since the last step
         self.started: StartedStep | None = None
-        self.exits: list[Exits] = []  # the newest, of which no answers have been made
+        self.newest_exits: Exits | None = None  # of which no answers have been made
         self.finished: deque[ExampleAnswer] = deque()
 
     @property
@@ -412,7 +413,7 @@ class DepthBatcher:
         """Yield the answers to the queued examples, in order of completion."""
         self.may_have_changed = True
         while True:
-            if self.has_graphs:
+            if self.starts_early:
                 # A GPU runs the next step while the caller uses the answers to the last one.
                 self.advance()
             self.collect_answers()
@@ -424,7 +425,7 @@ class DepthBatcher:
             if self.started is None:
                 return
             with torch.inference_mode():
-                if self.has_graphs:
+                if self.starts_early:
                     self.read_ahead()
                 if self.started is not None:  # the source has dropped nothing
                     self.finish_step()
@@ -448,7 +449,7 @@ class DepthBatcher:
     def fill_slots(self) -> None:
         """Let waiting examples enter the free slots; read others, unless enough have been read."""
         free = self.num_slots - len(self.slots)
-        if not self.has_graphs or len(self.waiting) < free:
+        if not self.starts_early or len(self.waiting) < free:
             self.read_ahead()
         count = min(free, len(self.waiting))
         entering = [self.next_waiting() for _ in range(count)]
@@ -481,9 +482,9 @@ class DepthBatcher:
 
     def collect_answers(self) -> None:
         """Make the answers to the examples that have exited."""
-        for exits in self.exits:
-            self.finished.extend(exits.answers())
-        self.exits.clear()
+        if self.newest_exits is not None:
+            self.finished.extend(self.newest_exits.answers())
+            self.newest_exits = None
 
     def make_example(
         self, input_ids: Any, token_type_ids: Any, own_inputs: Iterable[Any]
@@ -554,7 +555,7 @@ class DepthBatcher:
             except CaptureError:
                 self.running = cast(GraphedRunning, self.running).without_graphs()
                 self.running.enter(entering)
-        self.has_graphs = isinstance(self.running, GraphedRunning)
+        self.starts_early = isinstance(self.running, GraphedRunning)
         now = time.perf_counter()
         for example in examples:
             example.entered = now
@@ -607,7 +608,7 @@ class DepthBatcher:
             return
         examples = [occupied.examples[position] for position in leaving]
         logits = outcomes[torch.from_numpy(has_exited), :-1]
-        self.exits.append(Exits(examples, logits, occupied.depths[leaving], now))
+        self.newest_exits = Exits(examples, logits, occupied.depths[leaving], now)
         stays = np.ones(len(occupied), bool)
         stays[leaving] = False
         self.free_slots(stays)
