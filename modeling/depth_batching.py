@@ -401,6 +401,12 @@ class DepthBatcher:
         """The examples that are running."""
         return self.running.occupied.examples if self.running else []
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no example waits or runs, and no answer waits to be handed out."""
+        has_answers = self.newest_exits is not None or len(self.finished) > 0
+        return not (self.slots or self.waiting or has_answers)
+
     def submit(self, examples: Iterable[tuple]) -> None:
         """Queue tokenised examples, which are read as slots become free.
 

@@ -121,10 +121,8 @@ class QueuedBatcher(DepthBatcher):
         if self.runner.has_dropped:
             self.drop_cancelled()
         while len(self.waiting) + len(self.slots) < self.window:
-            # Nobody waits here while an answer waits to be handed out.
-            is_idle = not (self.slots or self.waiting or self.exits or self.finished)
             try:
-                request = self.runner.queue.get(block=is_idle)
+                request = self.runner.queue.get(block=self.is_idle)
             except queue.Empty:
                 break
             if request is None:  # nobody waits for what is left
