@@ -72,6 +72,7 @@ def custom_task(
     first_split = next(iter(paths))
     task = Task(
         name="custom",
+        title=Path(paths[first_split]).name,
         folder="",
         submission="custom.tsv",
         files=paths,

@@ -179,6 +179,12 @@ def test_a_label_in_brackets_is_a_label(tmp_path):
     assert custom_task({"train": path}).labels == ("[INST]", "[sic!]")
 
 
+def test_figures_and_tables_call_a_table_of_ones_own_by_its_file(tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("sentence1,label\na,x\nb,y\n")
+    assert custom_task({"train": path}).shown_name == "train.csv"
+
+
 def test_a_column_called_text_needs_no_flag(tmp_path):
     for header, columns in (("text", ("text",)), ("sentence1", ("sentence1",))):
         path = tmp_path / f"{header}.csv"
