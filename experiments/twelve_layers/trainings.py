@@ -52,7 +52,7 @@ REPORTING_SEEDS = (11, 12, 13)
 SMALL_TASKS = ("SICK", "CoLA", "RTE", "MRPC", "STS-B")
 COMMON_FLAGS = (
     "--model_type elbert --recipe recommended --do_train --do_lower_case --bf16 --save_steps 0 "
-    "--per_gpu_train_batch_size 32 --warmup_ratio 0.1 --resume_from_checkpoint latest"
+    "--per_gpu_train_batch_size 32 --warmup_ratio 0.1 --overwrite_output_dir"
 ).split()
 # σ(−30) is 0: the last exit's loss alone counts, as many times as there are layers.
 LAST_EXIT_ALONE = ["weight_name=dyn", "w_init=-30", "w_lr=0"]
@@ -311,7 +311,7 @@ def train(run: Run, work: Path) -> Path:
             return model_dir
         flags = [*run.flags, "--data_dir", str(work / "data" / run.task)]
         flags += ["--model_name_or_path", str(starting_encoder(run, work))]
-        flags += ["--output_dir", str(model_dir)]
+        flags += ["--output_dir", str(model_dir), "--resume_from_checkpoint", "latest"]
         if run.teacher:
             flags += ["--teacher", str(train(run.teacher, work))]
         log = work / "logs" / f"{run.name}.log"

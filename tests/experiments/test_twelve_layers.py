@@ -65,6 +65,11 @@ def test_every_run_has_a_name_of_its_own_and_a_teacher_that_is_a_run():
         assert run.teacher is None or run.teacher in listed
 
 
+def test_the_recordings_are_of_the_flags_and_rows_that_the_trainings_have_now():
+    """`is_recorded` refuses others."""
+    assert sum(run.is_recorded for run in trainings.runs()) > 40
+
+
 @pytest.fixture
 def few_rows(monkeypatch):
     """Fewer rows than the experiment has, which take less time."""
