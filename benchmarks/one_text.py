@@ -6,8 +6,9 @@
 
 A fixed-depth model of k layers is timed as the model's own first k layers and one classifier,
 without any exit check: with other weights it would take as long. Its int8 file is made by ONNX
-Runtime's own tool. The exits run at the price of computation whose mean share of layers, on all
-rows of the table in float32, is nearest to each of --costs; the accuracy there is printed as well.
+Runtime's own tool. The exits follow the model's rule, at the value of its key (exit_price of
+optimal stopping, exit_thres of others) whose mean share of layers, on all rows of the table in
+float32, is nearest to each of --costs; the accuracy there is printed as well.
 Hugging Face's model has all layers of --encoder and a random head; its threads wait as they do by
 default, and in a row of its own as ours do. All contenders take the same texts as token ids, one at
 a time, in turn, round after round, each in a process of its own. A text's time is its median over
@@ -87,10 +88,10 @@ def first_layers(folder: Path, form: str, layers: int) -> Answer:
     return answer
 
 
-def with_exits(folder: Path, form: str, price: float) -> Answer:
-    """Answer as the model does at a price of computation."""
+def with_exits(folder: Path, form: str, setting: Mapping[str, float]) -> Answer:
+    """Answer as the model does with a setting of its exit rule."""
     model = load_ours(folder, form)
-    model.config.exit_price = price
+    model.config.update(setting)
 
     @torch.inference_mode()
     def answer(ids: list[int]) -> list[int]:
@@ -144,27 +145,34 @@ def time_each(texts: list[list[int]]) -> list[float]:
     return seconds
 
 
-class AtPrice(NamedTuple):
-    """What the model does on a table at a price of computation."""
+class Trial(NamedTuple):
+    """What the model does on a table with a setting of its exit rule."""
 
-    price: float
+    setting: dict[str, float]
     share_of_layers: float  # that run, mean of the texts
     accuracy: float
 
 
-def try_prices(
+def settings_of(config: Any) -> list[dict[str, float]]:
+    """List what the exit rule's key may be: fitted prices, or the values that a sweep tries."""
+    if "exit_price" in config.keys_read():
+        return [{"exit_price": price} for price, *_ in config.stopping_thresholds]
+    return [{"exit_thres": value} for value in config.grid("exit_thres")]
+
+
+def try_settings(
     classifier: Classifier, texts: Sequence[str], labels: Sequence[str]
-) -> list[AtPrice]:
-    """Answer the texts at every fitted price."""
+) -> list[Trial]:
+    """Answer the texts with every setting of the exit rule."""
     config: Any = classifier.model.config
     found = []
-    for price, *_ in config.stopping_thresholds:
-        config.exit_price = price
+    for setting in settings_of(config):
+        config.update(setting)
         answers = classifier(list(texts))
         depth = np.mean([answer["exit_layer"] for answer in answers])
         right = [answer["label"] == label for answer, label in zip(answers, labels, strict=True)]
         share = float(depth) / config.num_hidden_layers
-        found.append(AtPrice(price, share, float(np.mean(right))))
+        found.append(Trial(setting, share, float(np.mean(right))))
     return found
 
 
@@ -180,8 +188,10 @@ def evenly_spaced(classifier: Classifier, texts: Sequence[str], count: int) -> l
     return tokenised
 
 
-def contenders_of(args: Any, prices: Mapping[float, float], files: Path) -> list[Contender]:
-    """List all contenders: every row in every form."""
+def contenders_of(
+    args: Any, settings: Mapping[float, dict[str, float]], files: Path
+) -> list[Contender]:
+    """List all contenders: every row in every form; settings: of the exit rule, by cost."""
     folder = args.model_dir
     rows = []
     for form in args.forms:
@@ -197,11 +207,11 @@ def contenders_of(args: Any, prices: Mapping[float, float], files: Path) -> list
             if is_file:
                 make = partial(in_file, files / f"plain-{layers}-{form}.onnx", True, {})
             rows.append(Contender(f"fixed depth, {layers} layers", form, make))
-        for cost, price in prices.items():
-            make = partial(with_exits, folder, form, price)
+        for cost, setting in settings.items():
+            make = partial(with_exits, folder, form, setting)
             if is_file:
                 path = files / "exits-onnx.onnx" if form == "onnx" else folder / args.int8_file
-                make = partial(in_file, path, False, {"exit_price": price})
+                make = partial(in_file, path, False, setting)
             rows.append(Contender(f"exits, cost {cost:g}", form, make))
     return rows
 
@@ -359,24 +369,25 @@ def main() -> None:
     for _, record in records:
         all_texts.append(record[args.text_column_name])
         labels.append(record[args.label_column_name])
-    at_prices = try_prices(classifier, all_texts, labels)
+    trials = try_settings(classifier, all_texts, labels)
     found = {}
     for cost in args.costs:
-        found[cost] = min(at_prices, key=lambda one: abs(one.share_of_layers - cost))
-    prices = {cost: at_price.price for cost, at_price in found.items()}
+        found[cost] = min(trials, key=lambda trial: abs(trial.share_of_layers - cost))
+    settings = {cost: trial.setting for cost, trial in found.items()}
     texts = evenly_spaced(classifier, all_texts, args.texts)
     print(", ".join(environment(torch.device("cpu")).values()))
     print(f"flags: {processor_flags()}")
     print(f"{len(texts)} texts, {statistics.mean(map(len, texts)):.0f} tokens on average")
-    for cost, at_price in found.items():
+    for cost, trial in found.items():
+        [(key, value)] = trial.setting.items()
         print(
-            f"cost {cost:g}: exit_price {at_price.price:g}, {at_price.share_of_layers:.3f} of the "
-            f"layers and accuracy {at_price.accuracy:.4f} on {len(all_texts)} rows"
+            f"cost {cost:g}: {key} {value:g}, {trial.share_of_layers:.3f} of the layers and "
+            f"accuracy {trial.accuracy:.4f} on {len(all_texts)} rows"
         )
     with TemporaryDirectory() as scratch:
         files = Path(scratch)
         write_files(args.model_dir, args.layers, files)
-        rows = contenders_of(args, prices, files)
+        rows = contenders_of(args, settings, files)
         seconds = measure(rows, texts, args.rounds)
     cells = cells_of(rows, seconds)
     print("", summary(cells), "", sep="\n")
