@@ -28,7 +28,7 @@ import torch
 from evaluation.exit_metrics import at_exit
 from evaluation.sweep import RANDOM_MIXTURE, Recording, exit_predictions, scan_settings
 from exit_lab.stopping import fit_calibration, fit_stopping
-from experiments.comparison.figures import Panel, draw_comparison
+from experiments.comparison.figures import Curve, Dot, Panel, draw_comparison
 from experiments.comparison.intervals import difference, simultaneous
 from experiments.comparison.methods import (
     Method,
@@ -103,6 +103,7 @@ HEADLINE = "SST-2, dev set"
 SENTENCES_TITLE = "SST-2, other sentences"
 DISTILLED_TITLE = "SST-2, dev set, distilled"
 SUMMARY_BUDGETS = (0.3, 0.4, 0.5)
+CURVE_BUDGETS = np.arange(0.15, 1.0, 0.01)
 RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[2] / "docs"
 MOST_STAGES = 3  # networks of a cascade
@@ -408,20 +409,18 @@ def equal_cost_summary(methods: dict[str, dict[str, Method]], differences: Cells
     differences: `claim_cells` of these methods.
     """
     cells: dict[tuple[str, str], str] = {}
+    others = {"− cascade": CASCADE, "− random mix": RANDOM_MIX}
     for title, by_name in methods.items():
-        columns = {"exits": STOPPING, "cascade": CASCADE, "random mix": RANDOM_MIX}
         for budget in SUMMARY_BUDGETS:
             row = f"{title}, {budget}"
-            for column, name in columns.items():
-                score = at_budgets(by_name[name], [budget]).score
-                cells[column, row] = f"{100 * score.mean():.1f}"
+            score = at_budgets(by_name[STOPPING], [budget]).score
+            cells["exits", row] = f"{100 * score.mean():.1f}"
             cells["fixed depth", row] = nearest_fixed_depth(POPULATIONS[title], budget)
-            for column, name in (("cascade", CASCADE), ("random mix", RANDOM_MIX)):
-                text = differences[str(budget), claim_row(title, STOPPING, name)]
-                cells[f"exits − {column}", row] = text
-    all_columns = dict.fromkeys(column for column, _ in cells)
+            for column, name in others.items():
+                cells[column, row] = differences[str(budget), claim_row(title, STOPPING, name)]
+    columns = ["exits", "fixed depth", *others]
     seeds = len(next(iter(next(iter(methods.values())).values())))
-    return table(f"accuracy, %, {seeds} seeds, at a cost of", list(all_columns), cells)
+    return table(f"accuracy, %, {seeds} seeds, at a cost of", columns, cells)
 
 
 def nearest_fixed_depth(population: Population, budget: float) -> str:
@@ -524,9 +523,24 @@ def draw_headline(methods: dict[str, dict[str, Method]]) -> None:
             "random mix of two fixed-depth networks": methods[title][RANDOM_MIX],
         }
         by_seed = load_fixed_depths(ALL_POPULATIONS[title]).values()
-        networks = {depth: [by_depth[depth] for by_depth in by_seed] for depth in DEPTHS}
-        panels[panel] = Panel(curves, networks)
-    draw_comparison(panels, DOCS / "comparison.png")
+        dots = {depth: dot_of([of_seed[depth] for of_seed in by_seed]) for depth in DEPTHS}
+        panels[panel] = Panel({label: curve_of(x) for label, x in curves.items()}, dots)
+    draw_comparison(panels, DOCS / "comparison.png", "six layers")
+
+
+def curve_of(method: Method) -> Curve:
+    """Return what a method gets at the costs that it reaches."""
+    results = at_budgets(method, CURVE_BUDGETS)
+    cost = results.cost.mean(1)
+    is_reached = cost < CURVE_BUDGETS + 0.01
+    return Curve(cost[is_reached], 100 * results.score.mean(-1)[is_reached])
+
+
+def dot_of(networks: Sequence[Answers]) -> Dot:
+    """Return what fixed-depth networks of one depth get, mean of the seeds."""
+    cost = np.mean([answers.cost.mean() for answers in networks])
+    accuracy = np.mean([answers.scores.mean() for answers in networks])
+    return Dot(float(cost), 100 * float(accuracy))
 
 
 def main() -> None:

@@ -2,10 +2,12 @@
 
     python -m experiments.twelve_layers.report
     python -m experiments.twelve_layers.report --task SST-2-8k --part dev
-    python -m experiments.twelve_layers.report --choose --encoder minilm
+    python -m experiments.twelve_layers.report --chart docs/twelve_layers.png
+    python -m experiments.twelve_layers.report --choose teaching --encoder minilm
 
 protocol.md says what is compared. A table names the number of seeds that it rests on; what is not
-recorded yet is left out and counted at the end (`trainings --list` names it).
+recorded yet is left out and counted at the end (`trainings --list` names it). --chart draws
+accuracy against cost on SST-2 instead.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from sklearn.metrics import f1_score, matthews_corrcoef
 
 from evaluation.sweep import Recording, scan_settings
 from exit_lab.stopping import fit_stopping
+from experiments.comparison.figures import Curve, Dot, Panel, draw_comparison
 from experiments.comparison.intervals import Contrast, simultaneous
 from experiments.twelve_layers.rows import ROWS
 from experiments.twelve_layers.trainings import (
@@ -54,6 +57,7 @@ EXITS: dict[str, dict[str, Any]] = {
 COSTS = (0.2, 0.25, 0.33, 0.4, 0.5, 0.6)
 GAIN_COSTS = (0.25, 0.33, 0.5)  # at which gains over other depths and by self-distillation are told
 RIVAL_COSTS = (0.4, 0.5, 0.6)  # at which the gain over two ordinary networks is told
+CURVE_COSTS = np.arange(0.16, 1.0, 0.02)  # of the figure
 DEPTHS = sorted({run.depth for run in runs() if run.depth}, reverse=True)  # of ordinary networks
 MOST_EXCESS = 0.02  # of the cost obtained over the cost aimed at; see protocol.md
 TOKENS = 25  # of a whole sentence of SST-2 on average; the shares hardly depend on it
@@ -562,10 +566,20 @@ class Table:
 
     def gains_over_two(self) -> str:
         """Write what exits gain over two ordinary networks at equal costs, likewise."""
+        methods = self.methods()
+        if not methods:
+            return "What exits gain over two networks is told once all seeds of both are recorded."
+        return self.differences(methods, RIVAL_COSTS)
+
+    def methods(self) -> dict[str, "Method"]:
+        """Return exits, the best cascade and the random mix of two ordinary networks, by name.
+
+        Nothing where not all seeds of all are recorded.
+        """
         exits = self.answers(0)
         networks = {seed: self.networks(seed) for seed in REPORTING_SEEDS}
         if not set(REPORTING_SEEDS) <= exits.keys() or min(map(len, networks.values())) < 2:
-            return "What exits gain over two networks is told once all seeds of both are recorded."
+            return {}
 
         def cascade(seed: int, target: float) -> tuple[np.ndarray, float]:
             found = cascade_at_cost(networks[seed], self.choosing, self.rows, target, self.measure)
@@ -576,12 +590,47 @@ class Table:
         def mixture(seed: int, target: float) -> tuple[np.ndarray, float]:
             return mixture_right(networks[seed], self.choosing, self.rows, target)
 
-        methods: dict[str, Method] = {
+        return {
             "exits": partial(self.exits_at_cost, exits),
             "best cascade of two": cascade,
             "random mix of two": mixture,
         }
-        return self.differences(methods, RIVAL_COSTS)
+
+    def panel(self) -> Panel:
+        """Return what the figure shows: exits, two ordinary networks, and each ordinary network.
+
+        Raises UserError where not all seeds of all are recorded.
+        """
+        methods = self.methods()
+        if not methods:
+            raise UserError(f"{self.title}: not all seeds are recorded, so there is no figure yet")
+        dots = {}
+        for depth in DEPTHS:
+            found = self.answers(depth)
+            if found.keys() >= set(REPORTING_SEEDS):
+                accuracy = np.mean([self.metric(answers)[-1] for answers in found.values()])
+                dots[depth] = Dot(ordinary_cost(self.encoder, depth), float(accuracy))
+        cheapest = min(dot.cost for dot in dots.values())
+        labels = {
+            "exits": "exits, entropy",
+            "best cascade of two": "cascade of fixed-depth networks",
+            "random mix of two": "random mix of two fixed-depth networks",
+        }
+        curves = {}
+        for name, method in methods.items():
+            least = 0.0 if name == "exits" else cheapest
+            curves[labels[name]] = self.curve(method, CURVE_COSTS[least <= CURVE_COSTS])
+        return Panel(curves, dots)
+
+    def curve(self, method: "Method", targets: np.ndarray) -> Curve:
+        """Return what a method gets at rising costs."""
+        costs = []
+        accuracies = []
+        for target in targets:
+            by_seed = [method(seed, target) for seed in REPORTING_SEEDS]
+            costs.append(np.mean([cost for _, cost in by_seed]))
+            accuracies.append([100 * right.mean() for right, _ in by_seed])
+        return Curve(np.array(costs), np.array(accuracies))
 
     def exits_at_cost(
         self, found: dict[int, Answers], seed: int, target: float
@@ -724,6 +773,7 @@ def main() -> None:
     parser.add_argument("--task", choices=tuple(ROWS), help="one task; default: all")
     parser.add_argument("--part", choices=("reporting", "dev"), default="reporting")
     parser.add_argument("--encoder", choices=tuple(LAYERS), default="mpnet")
+    parser.add_argument("--chart", type=Path, help="draw accuracy against cost into this file")
     parser.add_argument(
         "--choose",
         choices=CHOICES,
@@ -736,6 +786,11 @@ def main() -> None:
         chosen[encoder] = chosen.get(encoder, {}) | choose_recipes(encoder, args.choose)
         write_text(RECIPES, as_json(chosen))
         print(f"chosen: {RECIPES}")
+        return
+    if args.chart:
+        tasks = [args.task] if args.task else list(DATA)
+        panels = {DATA[task]: Table(task, args.part, args.encoder).panel() for task in tasks}
+        draw_comparison(panels, args.chart, f"{LAYERS[args.encoder]} layers")
         return
     for task in [args.task] if args.task else ROWS:
         table = Table(task, args.part, args.encoder)
