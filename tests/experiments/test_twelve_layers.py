@@ -134,6 +134,8 @@ def test_what_exits_gain_over_two_networks_is_the_difference_of_both(monkeypatch
         save_answers(trainings.Run("SST-2-8k", 0, seed), 0.9)
         save_answers(trainings.Run("SST-2-8k", 4, seed), 0.6)
         assert "once all seeds of both are recorded" in table.gains_over_two()
+        with pytest.raises(UserError, match="not all seeds"):
+            table.panel()
         save_answers(trainings.Run("SST-2-8k", 12, seed), 0.8)
     lines = table.gains_over_two().splitlines()[2:]
     assert [line.split("|")[1].strip() for line in lines] == ["0.4", "0.5", "0.6"]
@@ -143,6 +145,15 @@ def test_what_exits_gain_over_two_networks_is_the_difference_of_both(monkeypatch
         expected = 60 + 20 * (target - four) / (1 - four)
         assert (exits.split()[0], mix) == ("90.0", f"{expected:.1f} at {target:.2f}")
         assert difference.startswith(f"**+{90 - expected:.1f} [")
+    panel = table.panel()  # of the figure
+    assert {depth: round(dot.accuracy) for depth, dot in panel.fixed_depths.items()} == {
+        12: 80,
+        4: 60,
+    }
+    exits, _, mix = panel.curves.values()
+    assert (exits.accuracy == 90).all()
+    assert exits.cost[0] < four < mix.cost[0]
+    assert np.allclose(mix.accuracy.mean(1), 60 + 20 * (mix.cost - four) / (1 - four))
 
 
 @pytest.mark.usefixtures("few_rows")
