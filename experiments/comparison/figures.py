@@ -51,11 +51,13 @@ def draw_comparison(panels: Mapping[str, Panel], path: Path, all_layers: str) ->
     """
     figure = Figure(figsize=(7.2, 4.6), layout="constrained")
     all_axes = figure.subplots(1, len(panels), sharex=True, sharey=True)
+    depths = {depth for panel in panels.values() for depth in panel.fixed_depths}
+    label = f"fixed-depth networks of {min(depths)} to {max(depths)} layers"
     for axes, (title, panel) in zip(all_axes, panels.items(), strict=True):
         axes.grid()
         axes.set_title(title)
         draw_curves(axes, panel.curves)
-        draw_depths(axes, panel.fixed_depths)
+        draw_depths(axes, panel.fixed_depths, label)
         axes.set(xlabel=f"cost: FLOPs, 1 = {all_layers}")
     all_axes[0].set(ylabel="accuracy on SST-2, %")
     handles, labels = all_axes[0].get_legend_handles_labels()
@@ -74,9 +76,8 @@ def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> None:
         axes.fill_between(curve.cost, low, high, color=colour, alpha=0.12, linewidth=0)
 
 
-def draw_depths(axes: Axes, fixed_depths: Mapping[int, Dot]) -> None:
+def draw_depths(axes: Axes, fixed_depths: Mapping[int, Dot], label: str) -> None:
     """Draw fixed-depth networks as dots with their number of layers."""
-    label = f"fixed-depth networks of {min(fixed_depths)} to {max(fixed_depths)} layers"
     for depth, dot in fixed_depths.items():
         axes.plot(dot.cost, dot.accuracy, "o", color=INK, label=label)
         axes.annotate(f" {depth}", dot, va="top", color=INK)
