@@ -303,8 +303,8 @@ NAMES = {
     "minilm": "MiniLM, six layers",
     "shared": "one shared layer of MiniLM, six times",
 }
-DATA = {"SST-2": "all of SST-2 (34,380 training rows)", "SST-2-8k": "8,000 rows of SST-2"}
-DATA_ROWS = {"SST-2": "all rows", "SST-2-8k": "8,000 rows"}
+DATA_ROWS = {"SST-2": "34,380 rows", "SST-2-8k": "8,000 rows"}
+DATA = {task: f"{rows} of SST-2" for task, rows in DATA_ROWS.items()}
 
 
 def percent(value: float) -> str:
