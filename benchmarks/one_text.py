@@ -155,8 +155,12 @@ class Trial(NamedTuple):
 
 def settings_of(config: Any) -> list[dict[str, float]]:
     """List what the exit rule's key may be: fitted prices, or the values that a sweep tries."""
-    if "exit_price" in config.keys_read():
+    keys = config.keys_read()
+    if "exit_price" in keys:
         return [{"exit_price": price} for price, *_ in config.stopping_thresholds]
+    if "exit_thres" not in keys:
+        read = ", ".join(keys)
+        raise UserError(f"the exit rule reads {read}; --costs need exit_price or exit_thres")
     return [{"exit_thres": value} for value in config.grid("exit_thres")]
 
 

@@ -524,7 +524,7 @@ def draw_headline(methods: dict[str, dict[str, Method]]) -> None:
         }
         by_seed = load_fixed_depths(ALL_POPULATIONS[title]).values()
         dots = {depth: dot_of([of_seed[depth] for of_seed in by_seed]) for depth in DEPTHS}
-        panels[panel] = Panel({label: curve_of(x) for label, x in curves.items()}, dots)
+        panels[panel] = Panel({label: curve_of(method) for label, method in curves.items()}, dots)
     draw_comparison(panels, DOCS / "comparison.png", "six layers")
 
 

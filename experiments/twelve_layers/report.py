@@ -321,6 +321,13 @@ def seeds(found: Sized) -> str:
 Method = Callable[[int, float], tuple[np.ndarray, float]]
 
 
+def of_all_seeds(method: Method, target: float) -> tuple[np.ndarray, float]:
+    """Return how right a method's answers are, (seeds, examples), and its mean cost."""
+    by_seed = [method(seed, target) for seed in REPORTING_SEEDS]
+    right = np.array([right for right, _ in by_seed], float)
+    return right, float(np.mean([cost for _, cost in by_seed]))
+
+
 class Table:
     """Everything that one task's tables need: the recorded answers of every network and seed."""
 
@@ -571,7 +578,7 @@ class Table:
             return "What exits gain over two networks is told once all seeds of both are recorded."
         return self.differences(methods, RIVAL_COSTS)
 
-    def methods(self) -> dict[str, "Method"]:
+    def methods(self) -> dict[str, Method]:
         """Return exits, the best cascade and the random mix of two ordinary networks, by name.
 
         Nothing where not all seeds of all are recorded.
@@ -611,26 +618,17 @@ class Table:
                 accuracy = np.mean([self.metric(answers)[-1] for answers in found.values()])
                 dots[depth] = Dot(ordinary_cost(self.encoder, depth), float(accuracy))
         cheapest = min(dot.cost for dot in dots.values())
-        labels = {
-            "exits": "exits, entropy",
-            "best cascade of two": "cascade of fixed-depth networks",
-            "random mix of two": "random mix of two fixed-depth networks",
-        }
         curves = {}
         for name, method in methods.items():
             least = 0.0 if name == "exits" else cheapest
-            curves[labels[name]] = self.curve(method, CURVE_COSTS[least <= CURVE_COSTS])
+            costs = []
+            accuracies = []
+            for target in CURVE_COSTS[least <= CURVE_COSTS]:
+                right, cost = of_all_seeds(method, target)
+                costs.append(cost)
+                accuracies.append(100 * right.mean(1))
+            curves[name] = Curve(np.array(costs), np.array(accuracies))
         return Panel(curves, dots)
-
-    def curve(self, method: "Method", targets: np.ndarray) -> Curve:
-        """Return what a method gets at rising costs."""
-        costs = []
-        accuracies = []
-        for target in targets:
-            by_seed = [method(seed, target) for seed in REPORTING_SEEDS]
-            costs.append(np.mean([cost for _, cost in by_seed]))
-            accuracies.append([100 * right.mean() for right, _ in by_seed])
-        return Curve(np.array(costs), np.array(accuracies))
 
     def exits_at_cost(
         self, found: dict[int, Answers], seed: int, target: float
@@ -667,9 +665,7 @@ class Table:
             right_of = {}  # (seeds, examples)
             line = [f"{row_name}{target}"]
             for name, method in methods.items():
-                by_seed = [method(seed, target) for seed in REPORTING_SEEDS]
-                right_of[name] = np.array([right for right, _ in by_seed], float)
-                cost = np.mean([cost for _, cost in by_seed])
+                right_of[name], cost = of_all_seeds(method, target)
                 if name in shown:
                     line.append(f"{percent(100 * right_of[name].mean())} at {cost:.2f}")
             contrasts += [[right_of[first] - right_of[other]] for other in others]
