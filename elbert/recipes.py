@@ -1,5 +1,6 @@
 """What a recipe means for a training: configuration keys, learning rates and weight decay."""
 
+import re
 from typing import Any
 
 from torch import nn
@@ -15,6 +16,8 @@ OWN_RATES = {
     "ponder.": "lambda_lr",  # the halting head of a ponder model
 }
 EXITS = "albert.encoder.exit_out_"  # poolers and classifiers, which learn at `exit_lr_factor`
+LAYER = re.compile(r"albert\..*?\.\d+\.")  # how the names of one layer's parameters begin
+BELOW = re.compile(r"albert\..*(embed|relative_attention_bias)")  # what all layers build on
 CONSTANT = "exit_weights"  # whose rate follows no schedule, and whose gradients are not clipped
 NOT_DECAYED = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights")  # ends of names
 
@@ -50,8 +53,9 @@ def parameter_groups(
         trainer = Trainer(model, optimizers=(torch.optim.AdamW(groups), None), ...)
 
     Biases and layer norms have no weight decay. Exits learn at `exit_lr_factor` times the rate, a
-    halting head at `lambda_lr`, and the learned weights of the exits' losses at `w_lr`: these are
-    keys of the model's configuration.
+    halting head at `lambda_lr`, the learned weights of the exits' losses at `w_lr`, and each layer
+    at `layer_lr_decay` times the rate of the next deeper one: these are keys of the model's
+    configuration.
 
     Args:
         model: a model of any mode.
@@ -63,7 +67,7 @@ def parameter_groups(
         without decay. Each group also says whether it `decays`, and whether its rate is `constant`,
         whatever the schedule.
     """
-    # By the beginning of their names that `OWN_RATES` has, if any, and whether they decay. The
+    # By how their names begin, where they have a rate of their own, and by whether they decay. The
     # order of the groups is that of the state in a checkpoint.
     members: dict[tuple[str, bool], list[nn.Parameter]] = {("", True): [], ("", False): []}
     for name, parameter in model.named_parameters():
@@ -90,8 +94,11 @@ def own_rate_prefix(name: str, config: object) -> str:
     for prefix, key in OWN_RATES.items():
         if name.startswith(prefix) and getattr(config, key, None) is not None:
             return prefix
-    if name.startswith(EXITS) and getattr(config, "exit_lr_factor", 1.0) != 1:
-        return EXITS
+    if name.startswith(EXITS):
+        return EXITS if getattr(config, "exit_lr_factor", 1.0) != 1 else ""
+    if getattr(config, "layer_lr_decay", 1.0) != 1:
+        begin = LAYER.match(name) or BELOW.match(name)
+        return begin.group() if begin else ""
     return ""
 
 
@@ -101,4 +108,9 @@ def learning_rate_of(prefix: str, config: Any, learning_rate: float) -> float:
         return learning_rate
     if prefix == EXITS:
         return learning_rate * config.exit_lr_factor
-    return getattr(config, OWN_RATES[prefix])
+    if prefix in OWN_RATES:
+        return getattr(config, OWN_RATES[prefix])
+    # Clark et al. (2020), ELECTRA: the last layer learns at the rate, embeddings below the first.
+    is_layer = LAYER.match(prefix)
+    layer = int(prefix.split(".")[-2]) if is_layer else -1
+    return learning_rate * config.layer_lr_decay ** (config.num_hidden_layers - 1 - layer)

@@ -332,6 +332,11 @@ class ElbertConfig(EarlyExitConfig):
                 f"self_distillation = {self.self_distillation}: allowed is 0 for a model with a "
                 "single exit, which has no deeper exit to learn from"
             )
+        if self.layer_lr_decay != 1 and self.num_hidden_groups < self.num_hidden_layers:
+            raise UserError(
+                f"layer_lr_decay = {self.layer_lr_decay}: allowed is 1, since layers share their "
+                "weights"
+            )
         self.idx_lst = [layer - 1 for layer in self.exits[:-1]]
         if self.keep_head:
             most_classifiers = default_count = self.num_exit

@@ -264,36 +264,34 @@ def cascade_at_cost(
     return best
 
 
-def mixture_at_cost(points: Sequence[tuple[float, float]], target: float) -> float:
-    """Return the accuracy of two ordinary networks that share the examples at random.
+# Shares of the examples, at random, and the network that answers each share.
+Mixture = list[tuple[float, Answers]]
 
-    points: (cost, accuracy) of the networks.
+
+def best_mixture(
+    networks: Sequence[tuple[float, Answers]], choosing: slice, target: float, measure: Measure
+) -> tuple[Mixture, float] | None:
+    """Find the best two ordinary networks to share the examples at random, and their mean cost.
+
+    Networks, or one that is as cheap, are chosen on the choosing rows. None where none is so cheap.
+
+    networks: of one seed, each with its cost, by rising cost.
     """
-    values = [accuracy for cost, accuracy in points if cost <= target]
-    for (cost, accuracy), (other_cost, other_accuracy) in combinations(sorted(points), 2):
-        if cost <= target <= other_cost:
-            share = (target - cost) / (other_cost - cost)
-            values.append(accuracy + share * (other_accuracy - accuracy))
-    return max(values, default=np.nan)
-
-
-def mixture_right(
-    networks: Sequence[tuple[float, Answers]], choosing: slice, rows: slice, target: float
-) -> tuple[np.ndarray, float]:
-    """Return how probably two networks that share the examples at random answer each one right.
-
-    Returns the probabilities (examples,) and the cost. The pair, or one network that is as cheap,
-    is chosen on the choosing rows.
-
-    networks: of one seed, each with its cost, by rising cost; the first costs at most `target`.
-    """
-    tried = [(cost, answers.right[-1]) for cost, answers in networks if cost <= target]
+    tried: list[tuple[Mixture, float]] = [
+        ([(1.0, answers)], cost) for cost, answers in networks if cost <= target
+    ]
     for (cost, first), (other_cost, second) in combinations(networks, 2):
-        if cost <= target <= other_cost:
+        if cost <= target < other_cost:
             share = (target - cost) / (other_cost - cost)
-            tried.append((target, (1 - share) * first.right[-1] + share * second.right[-1]))
-    cost, right = max(tried, key=lambda one: one[1][choosing].mean())
-    return right[rows], cost
+            tried.append(([(1 - share, first), (share, second)], target))
+
+    def score(mixture: Mixture) -> float:
+        return sum(
+            share * measure(answers.logits[-1, choosing], answers.labels[choosing])
+            for share, answers in mixture
+        )
+
+    return max(tried, key=lambda one: score(one[0]), default=None)
 
 
 # The tables.
@@ -474,8 +472,7 @@ class Table:
             networks = self.networks(seed, **options)
             if len(networks) < 2:
                 continue
-            points = [(cost, float(self.metric(answers)[-1])) for cost, answers in networks]
-            mixtures.append([mixture_at_cost(points, target) for target in COSTS])
+            mixtures.append([self.mixture_score(networks, target) for target in COSTS])
             if networks[0][1].logits.shape[-1] > 1:
                 cascades.append([self.cascade_score(networks, target) for target in COSTS])
         lines = []
@@ -484,6 +481,13 @@ class Table:
                 cells = [percent(x) if np.isfinite(x) else "" for x in np.mean(values, axis=0)]
                 lines.append([f"{row.format(name)} ({seeds(values)})", *cells])
         return lines
+
+    def mixture_score(self, networks: Sequence[tuple[float, Answers]], target: float) -> float:
+        """Return the mean metric of one seed's networks that share the rows at random, or NaN."""
+        found = best_mixture(networks, self.choosing, target, self.measure)
+        if found is None:
+            return np.nan
+        return sum(share * float(self.metric(answers)[-1]) for share, answers in found[0])
 
     def cascade_score(self, networks: Sequence[tuple[float, Answers]], target: float) -> float:
         """Return the metric of the best cascade of one seed's networks; NaN where there is none."""
@@ -595,7 +599,11 @@ class Table:
             return self.right(found, exits[seed]), found.cost
 
         def mixture(seed: int, target: float) -> tuple[np.ndarray, float]:
-            return mixture_right(networks[seed], self.choosing, self.rows, target)
+            found = best_mixture(networks[seed], self.choosing, target, self.measure)
+            if found is None:
+                raise ValueError(f"no network has a cost of at most {target}")
+            right = [share * answers.right[-1, self.rows] for share, answers in found[0]]
+            return np.sum(right, axis=0), found[1]
 
         return {
             "exits": partial(self.exits_at_cost, exits),

@@ -11,11 +11,13 @@ takes what no other has. With six such processes on an H100, twelve layers take 
 epoch of SST-2, and half a minute more to start and to record.
 `python -m experiments.twelve_layers.report` then prints the tables.
 
-The recipes come first, in two steps of two commands each: learning rates and epochs, then what
-self-distillation has beside them.
+The recipes come first, in three steps of two commands each: learning rates and epochs, their decay
+from layer to layer, then what self-distillation has beside them.
 
     python -m experiments.twelve_layers.trainings --work out/twelve --choosing rates
     python -m experiments.twelve_layers.report --choose rates
+    python -m experiments.twelve_layers.trainings --work out/twelve --choosing decay
+    python -m experiments.twelve_layers.report --choose decay
     python -m experiments.twelve_layers.trainings --work out/twelve --choosing teaching
     python -m experiments.twelve_layers.report --choose teaching
 """
@@ -69,6 +71,7 @@ class Recipe:
         share: of self-distillation; 0 for ordinary networks.
         teacher: which exit teaches in self-distillation.
         weights: of the exits in the loss: "equal", or "dyn", which learns them as published.
+        layer_decay: learning rate of each layer, as a multiple of the next deeper one's.
     """
 
     rate: float = 4e-5
@@ -77,6 +80,7 @@ class Recipe:
     share: float = 0.5
     teacher: str = "last"
     weights: str = "equal"
+    layer_decay: float = 1.0
 
 
 def recipe_of(encoder: str, has_exits: bool) -> Recipe:
@@ -137,6 +141,8 @@ class Run:
                 parts.append(f"share{recipe.share:g}-{recipe.teacher}")
                 if recipe.weights != "equal":
                     parts.append(recipe.weights)
+            if recipe.layer_decay != 1:
+                parts.append(f"decay{recipe.layer_decay:g}")
         return "-".join([*parts, str(self.seed)])
 
     @property
@@ -192,6 +198,8 @@ class Run:
         flags += ["--learning_rate", f"{recipe.rate:g}", "--num_train_epochs", str(epochs)]
         flags += ["--max_grad_norm", str(self.layers), "--seed", str(self.seed)]
         keys = [f"exit_lr_factor={recipe.exit_rate:g}"]
+        if recipe.layer_decay != 1:
+            keys.append(f"layer_lr_decay={recipe.layer_decay:g}")
         if self.depth:
             keys += LAST_EXIT_ALONE
         else:
@@ -243,22 +251,29 @@ def runs() -> Iterator[Run]:
 # The recipes that are tried for exits, and for ordinary networks of these depths.
 GRID = tuple(Recipe(*values) for values in product((1e-5, 2e-5, 4e-5), (1, 2), (1.0, 4.0)))
 CHOOSING_DEPTHS = {"mpnet": (12, 4), "minilm": (6, 3)}
+LAYER_DECAYS = (1.0, 0.9, 0.8)
 SHARES = ((0.0, "last"), *product((0.25, 0.5, 0.75, 1.0), ("last", "next")))
 
 
-CHOICES = ("rates", "teaching")
+CHOICES = ("rates", "decay", "teaching")
 
 
 def choosing_runs(encoder: str, choice: str) -> Iterator[Run]:
     """Yield the trainings that choose an encoder's recipes; they report nothing.
 
-    choice: "rates": learning rates and epochs, of exits and of ordinary networks; "teaching": kinds
-    of self-distillation, and learned weights of the exits, with the recipe that exits have.
+    choice: "rates": learning rates and epochs, of exits and of ordinary networks; "decay": of the
+    learning rate from layer to layer, likewise; "teaching": kinds of self-distillation, and learned
+    weights of the exits. The last two have the rest of the recipe that was chosen.
     """
+    depths = (0, *CHOOSING_DEPTHS[encoder])
     if choice == "rates":
-        for recipe, seed in product(GRID, CHOOSING_SEEDS):
-            for depth in (0, *CHOOSING_DEPTHS[encoder]):
-                yield Run("SST-2-8k", depth, seed, encoder=encoder, trial=recipe)
+        for recipe, seed, depth in product(GRID, CHOOSING_SEEDS, depths):
+            yield Run("SST-2-8k", depth, seed, encoder=encoder, trial=recipe)
+        return
+    if choice == "decay":
+        for decay, seed, depth in product(LAYER_DECAYS, CHOOSING_SEEDS, depths):
+            recipe = replace(recipe_of(encoder, has_exits=depth == 0), layer_decay=decay)
+            yield Run("SST-2-8k", depth, seed, encoder=encoder, trial=recipe)
         return
     rates = replace(recipe_of(encoder, has_exits=True), weights="equal")
     recipes = [replace(rates, share=share, teacher=teacher) for share, teacher in SHARES]

@@ -43,10 +43,31 @@ def test_a_threshold_reaches_its_cost_on_the_rows_that_choose():
 
 
 def test_two_networks_share_the_examples_at_random_between_their_costs():
-    points = [(0.25, 80.0), (0.5, 90.0), (1.0, 92.0)]
-    assert report.mixture_at_cost(points, 0.375) == pytest.approx(85)
-    assert report.mixture_at_cost(points, 0.75) == pytest.approx(91)
-    assert np.isnan(report.mixture_at_cost(points, 0.1))
+    """The pair is the best on the first 50 examples; the last 50 report."""
+    choosing, rows = slice(0, 50), slice(50, 100)
+    networks = [
+        (0.25, answers_of(right_while_choosing=40, right=42)),
+        (0.5, answers_of(right_while_choosing=45, right=44)),
+        (0.6, answers_of(right_while_choosing=41, right=50)),  # does not look good while choosing
+        (1.0, answers_of(right_while_choosing=46, right=48)),
+    ]
+    for target, expected, expected_cost in (
+        (0.25, 42 / 50, 0.25),
+        (0.375, 43 / 50, 0.375),
+        (0.75, 46 / 50, 0.75),
+    ):
+        mixture, cost = report.best_mixture(networks, choosing, target, report.accuracy)
+        right = sum(share * answers.right[-1, rows].mean() for share, answers in mixture)
+        assert right == pytest.approx(expected)
+        assert cost == pytest.approx(expected_cost)
+    assert report.best_mixture(networks, choosing, 0.1, report.accuracy) is None
+
+
+def answers_of(right_while_choosing: int, right: int) -> report.Answers:
+    """Answers of one layer to 50 examples that choose, and to 50 that report, all of class 1."""
+    is_right = np.arange(50) < np.array([[right_while_choosing], [right]])
+    logits = np.where(is_right.reshape(1, 100, 1), [0.0, 1.0], [1.0, 0.0])
+    return report.Answers(logits, np.ones(100))
 
 
 def test_a_check_costs_a_small_share_of_a_wide_layer():
@@ -213,7 +234,7 @@ def test_a_recording_of_another_recipe_is_refused(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("few_rows")
 def test_the_recipe_is_the_best_on_the_rows_that_choose(monkeypatch, tmp_path, script):
-    """Two steps: rates and epochs, then the exits' loss. A run that lacks is asked for."""
+    """Rates and epochs, then the decay of rates, then the loss. A run that lacks is asked for."""
     monkeypatch.setattr(trainings, "RECORDED", tmp_path)
     for module in (trainings, report):
         monkeypatch.setattr(module, "RECIPES", tmp_path / "recipes.json")
@@ -226,10 +247,17 @@ def test_the_recipe_is_the_best_on_the_rows_that_choose(monkeypatch, tmp_path, s
     script(report.main, "--choose", "rates").done()
     assert trainings.Run("CoLA", 0, 11).recipe == exits
     assert trainings.Run("CoLA", 6, 11, is_taught=True).recipe == ordinary
+    decayed = replace(exits, layer_decay=0.9)
+    for run in trainings.choosing_runs("mpnet", "decay"):
+        if not run.is_recorded:
+            save_answers(run, 0.94 if run.trial == decayed else 0.7)
+    script(report.main, "--choose", "decay").done()
+    assert trainings.Run("CoLA", 0, 11).recipe == decayed
+    assert trainings.Run("CoLA", 6, 11).recipe == ordinary
     tried = script(report.main, "--choose", "teaching")
     tried.refused("18 runs that choose")
-    assert "mpnet, exits, 90.00" in tried.out  # the means of what is recorded
-    taught = replace(exits, share=0.75, teacher="next")
+    assert "mpnet, exits, 94.00" in tried.out  # the means of what is recorded
+    taught = replace(decayed, share=0.75, teacher="next")
     for run in trainings.choosing_runs("mpnet", "teaching"):
         if not run.is_recorded:
             save_answers(run, 0.95 if run.trial == taught else 0.7)

@@ -1,11 +1,17 @@
 """The optimisers' parameter groups, their steps, and the schedule."""
 
+import re
+
 import pytest
 import torch
 
+import elbert
 from elbert import PonderAlbertClassifier, PonderAlbertConfig
+from modeling.errors import UserError
 from runs.settings import Schedule
+from tests.berts import save, tiny_encoder
 from tests.conftest import TINY, tiny_model
+from tests.general_encoders import save_with_tokenizer, tiny_classifier
 from training.optimizer import clipped_parameters, make_optimizer, make_schedule
 
 
@@ -44,6 +50,41 @@ def test_every_parameter_has_its_rate_and_decay(model, own, rate, is_clipped):
     assert sorted(found) == sorted(names.values())
     clipped = {names[id(p)] for p in clipped_parameters(optimizer)}
     assert clipped == {name for name in found if is_clipped or not name.startswith(own)}
+
+
+@pytest.mark.parametrize("family", ["albert", "mpnet", "modernbert"])
+def test_each_layer_learns_at_a_multiple_of_the_next_ones_rate(family, tmp_path):
+    """Clark et al. (2020): with 0.5 and three layers, a half, a quarter, and an eighth below."""
+    layers = {"num_hidden_layers": 3}
+    if family == "albert":
+        model = tiny_model(**layers, num_hidden_groups=3, layer_lr_decay=0.5, exit_lr_factor=4.0)
+    else:
+        if family == "mpnet":
+            folder = save(tiny_encoder(family, **layers), tmp_path)
+        else:
+            folder = save_with_tokenizer(tiny_classifier(family, **layers), tmp_path)
+        keys = {**elbert.recipe(), "layer_lr_decay": 0.5}
+        model, _ = elbert.load_pretrained(folder, **keys)
+    rates = {}
+    for group in elbert.parameter_groups(model, learning_rate=8e-4):
+        rates |= dict.fromkeys(map(id, group["params"]), group["lr"])
+    for name, parameter in model.named_parameters():
+        rate = rates.pop(id(parameter))
+        if "exit_out" in name:
+            expected = 4 * 8e-4
+        elif number := re.search(r"\.(\d)\.", name):
+            expected = (2e-4, 4e-4, 8e-4)[int(number[1])]
+        elif "embed" in name or "relative" in name:
+            expected = 1e-4
+        else:  # heads, and a norm after the last layer
+            expected = 8e-4 if name != "exit_weights" else model.config.w_lr
+        assert rate == pytest.approx(expected), name
+    assert not rates
+
+
+def test_layers_that_share_their_weights_have_one_rate():
+    with pytest.raises(UserError, match=r"layer_lr_decay = 0\.5: allowed is 1, since"):
+        tiny_model(layer_lr_decay=0.5)
 
 
 def test_the_schedule_warms_up_and_decays_and_w_stays_constant():
