@@ -16,8 +16,11 @@ OWN_RATES = {
     "ponder.": "lambda_lr",  # the halting head of a ponder model
 }
 EXITS = "albert.encoder.exit_out_"  # poolers and classifiers, which learn at `exit_lr_factor`
-LAYER = re.compile(r"albert\..*?\.\d+\.")  # how the names of one layer's parameters begin
-BELOW = re.compile(r"albert\..*(embed|relative_attention_bias)")  # what all layers build on
+# How the names of one layer's parameters begin, and those of what all layers read: embeddings, and
+# the bias of relative positions.
+LAYER = re.compile(r"albert\.(?:(?!embed).)*?\.\d+\.")
+BELOW = re.compile(r"albert\..*?(embed|relative_attention_bias|rel_pos_bias)")
+WRAPPED = "base_model.model."  # how PEFT's names begin
 CONSTANT = "exit_weights"  # whose rate follows no schedule, and whose gradients are not clipped
 NOT_DECAYED = ("bias", "LayerNorm.weight", "layer_norm.weight", "exit_weights")  # ends of names
 
@@ -54,11 +57,11 @@ def parameter_groups(
 
     Biases and layer norms have no weight decay. Exits learn at `exit_lr_factor` times the rate, a
     halting head at `lambda_lr`, the learned weights of the exits' losses at `w_lr`, and each layer
-    at `layer_lr_decay` times the rate of the next deeper one: these are keys of the model's
-    configuration.
+    at `layer_lr_decay` times the rate of the next deeper one, with embeddings below the first:
+    these are keys of the model's configuration.
 
     Args:
-        model: a model of any mode.
+        model: a model of any mode, or PEFT's model of it.
         learning_rate: the rate of all other parameters.
         weight_decay: the decay of all other parameters.
 
@@ -71,7 +74,7 @@ def parameter_groups(
     # order of the groups is that of the state in a checkpoint.
     members: dict[tuple[str, bool], list[nn.Parameter]] = {("", True): [], ("", False): []}
     for name, parameter in model.named_parameters():
-        prefix = own_rate_prefix(name, model.config)
+        prefix = own_rate_prefix(name.removeprefix(WRAPPED), model.config)
         decays = not name.endswith(NOT_DECAYED)
         members.setdefault((prefix, decays), []).append(parameter)
     groups = []
@@ -97,8 +100,8 @@ def own_rate_prefix(name: str, config: object) -> str:
     if name.startswith(EXITS):
         return EXITS if getattr(config, "exit_lr_factor", 1.0) != 1 else ""
     if getattr(config, "layer_lr_decay", 1.0) != 1:
-        begin = LAYER.match(name) or BELOW.match(name)
-        return begin.group() if begin else ""
+        beginning = LAYER.match(name) or BELOW.match(name)
+        return beginning.group() if beginning else ""
     return ""
 
 
@@ -111,6 +114,5 @@ def learning_rate_of(prefix: str, config: Any, learning_rate: float) -> float:
     if prefix in OWN_RATES:
         return getattr(config, OWN_RATES[prefix])
     # Clark et al. (2020), ELECTRA: the last layer learns at the rate, embeddings below the first.
-    is_layer = LAYER.match(prefix)
-    layer = int(prefix.split(".")[-2]) if is_layer else -1
+    layer = int(prefix.split(".")[-2]) if LAYER.match(prefix) else -1
     return learning_rate * config.layer_lr_decay ** (config.num_hidden_layers - 1 - layer)

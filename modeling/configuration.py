@@ -332,7 +332,8 @@ class ElbertConfig(EarlyExitConfig):
                 f"self_distillation = {self.self_distillation}: allowed is 0 for a model with a "
                 "single exit, which has no deeper exit to learn from"
             )
-        if self.layer_lr_decay != 1 and self.num_hidden_groups < self.num_hidden_layers:
+        shares_layers = self.correction_rank or self.num_hidden_groups < self.num_hidden_layers
+        if self.layer_lr_decay != 1 and shares_layers:
             raise UserError(
                 f"layer_lr_decay = {self.layer_lr_decay}: allowed is 1, since layers share their "
                 "weights"

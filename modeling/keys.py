@@ -213,7 +213,11 @@ ELBERT_KEYS = {
         0,
     ),
     "layer_lr_decay": float_key(
-        1.0, "learning rate of each layer, as a multiple of the next deeper layer's", 0.01, 1
+        1.0,
+        "learning rate of each layer, and of embeddings below the first, as a multiple of the next "
+        "deeper layer's; 1 where layers share their weights",
+        0.01,
+        1,
     ),
     "label_smoothing": float_key(
         0.0, "share of each label spread over all classes, in the losses of all exits", 0, 1

@@ -273,7 +273,8 @@ def best_mixture(
 ) -> tuple[Mixture, float] | None:
     """Find the best two ordinary networks to share the examples at random, and their mean cost.
 
-    Networks, or one that is as cheap, are chosen on the choosing rows. None where none is so cheap.
+    Two networks whose mean cost is `target`, or one that costs at most as much, are chosen on the
+    choosing rows. Returns None where every network costs more.
 
     networks: of one seed, each with its cost, by rising cost.
     """

@@ -86,12 +86,13 @@ class Recipe:
 def recipe_of(encoder: str, has_exits: bool) -> Recipe:
     """Return the recipe that was chosen for an encoder's exits, or for its ordinary networks.
 
-    The shared layer has MiniLM's. Before anything is chosen: the defaults.
+    The shared layer has MiniLM's, with one rate. Before anything is chosen: the defaults.
     """
     chosen = read_json(RECIPES) if RECIPES.exists() else {}
     kind = "exits" if has_exits else "ordinary"
     values = chosen.get("minilm" if encoder == "shared" else encoder, {})
-    return Recipe(**values.get(kind, {}))
+    recipe = Recipe(**values.get(kind, {}))
+    return replace(recipe, layer_decay=1.0) if encoder == "shared" else recipe
 
 
 # The small tasks have few rows.
@@ -272,7 +273,9 @@ def choosing_runs(encoder: str, choice: str) -> Iterator[Run]:
         return
     if choice == "decay":
         for decay, seed, depth in product(LAYER_DECAYS, CHOOSING_SEEDS, depths):
-            recipe = replace(recipe_of(encoder, has_exits=depth == 0), layer_decay=decay)
+            rates = recipe_of(encoder, has_exits=depth == 0)
+            # With the first guess of the loss, so that a second choice leads to the same runs.
+            recipe = Recipe(rates.rate, rates.epochs, rates.exit_rate, layer_decay=decay)
             yield Run("SST-2-8k", depth, seed, encoder=encoder, trial=recipe)
         return
     rates = replace(recipe_of(encoder, has_exits=True), weights="equal")

@@ -253,6 +253,7 @@ def test_the_recipe_is_the_best_on_the_rows_that_choose(monkeypatch, tmp_path, s
             save_answers(run, 0.94 if run.trial == decayed else 0.7)
     script(report.main, "--choose", "decay").done()
     assert trainings.Run("CoLA", 0, 11).recipe == decayed
+    assert "layer_lr_decay=0.9" in trainings.Run("CoLA", 0, 11).flags
     assert trainings.Run("CoLA", 6, 11).recipe == ordinary
     tried = script(report.main, "--choose", "teaching")
     tried.refused("18 runs that choose")

@@ -1,15 +1,14 @@
 """The optimisers' parameter groups, their steps, and the schedule."""
 
-import re
-
 import pytest
 import torch
+from transformers import MarkupLMConfig, MarkupLMForSequenceClassification
 
 import elbert
 from elbert import PonderAlbertClassifier, PonderAlbertConfig
 from modeling.errors import UserError
 from runs.settings import Schedule
-from tests.berts import save, tiny_encoder
+from tests.berts import SIZES, save, tiny_encoder
 from tests.conftest import TINY, tiny_model
 from tests.general_encoders import save_with_tokenizer, tiny_classifier
 from training.optimizer import clipped_parameters, make_optimizer, make_schedule
@@ -52,39 +51,80 @@ def test_every_parameter_has_its_rate_and_decay(model, own, rate, is_clipped):
     assert clipped == {name for name in found if is_clipped or not name.startswith(own)}
 
 
-@pytest.mark.parametrize("family", ["albert", "mpnet", "modernbert"])
+# Of a family, how names of parameters begin, and the layer that they are of: 0 is below the first.
+LAYERS_OF = {
+    "mpnet": {
+        "albert.embeddings.word_embeddings": 0,
+        "albert.encoder.relative_attention_bias": 0,
+        "albert.encoder.albert_layer_groups.0.": 1,
+        "albert.encoder.albert_layer_groups.2.": 3,
+    },
+    "modernbert": {
+        "albert.model.embeddings.tok_embeddings": 0,
+        "albert.model.layers.0.": 1,
+        "albert.model.layers.1.": 2,
+        "albert.model.final_norm": 3,
+    },
+    "deberta-v2": {
+        "albert.model.embeddings.word_embeddings": 0,
+        "albert.model.encoder.rel_embeddings": 0,
+        "albert.model.encoder.layer.1.": 2,
+    },
+    "markuplm": {
+        "albert.model.embeddings.xpath_embeddings.xpath_tag_sub_embeddings.9.": 0,
+        "albert.model.encoder.layer.2.": 3,
+    },
+}
+
+
+@pytest.mark.parametrize("family", LAYERS_OF)
 def test_each_layer_learns_at_a_multiple_of_the_next_ones_rate(family, tmp_path):
     """Clark et al. (2020): with 0.5 and three layers, a half, a quarter, and an eighth below."""
     layers = {"num_hidden_layers": 3}
-    if family == "albert":
-        model = tiny_model(**layers, num_hidden_groups=3, layer_lr_decay=0.5, exit_lr_factor=4.0)
+    if family == "mpnet":
+        folder = save(tiny_encoder(family, **layers), tmp_path)
+    elif family == "markuplm":
+        config = MarkupLMConfig(**SIZES, max_depth=12, xpath_unit_hidden_size=4)
+        folder = save_with_tokenizer(MarkupLMForSequenceClassification(config), tmp_path)
     else:
-        if family == "mpnet":
-            folder = save(tiny_encoder(family, **layers), tmp_path)
-        else:
-            folder = save_with_tokenizer(tiny_classifier(family, **layers), tmp_path)
-        keys = {**elbert.recipe(), "layer_lr_decay": 0.5}
-        model, _ = elbert.load_pretrained(folder, **keys)
+        folder = save_with_tokenizer(tiny_classifier(family, **layers), tmp_path)
+    model, _ = elbert.load_pretrained(folder, **elbert.recipe(), layer_lr_decay=0.5)
+    rates = rates_by_name(model)
+    for beginning, layer in LAYERS_OF[family].items():
+        found = {rate for name, rate in rates.items() if name.startswith(beginning)}
+        assert found == {(1e-4, 2e-4, 4e-4, 8e-4)[layer]}, beginning
+    assert {rate for name, rate in rates.items() if ".exit_out_" in name} == {4 * 8e-4}
+
+
+def test_peft_s_names_have_the_same_rates():
+    peft = pytest.importorskip("peft")
+    keys = elbert.recipe() | {"num_hidden_groups": 4, "layer_lr_decay": 0.5}
+    wrapped = peft.get_peft_model(
+        tiny_model(**keys), peft.LoraConfig(target_modules=["query"], modules_to_save=["pooler"])
+    )
+    rates = rates_by_name(wrapped)
+    for name, rate in rates.items():
+        if ".lora_" in name:
+            layer = int(name.partition("albert_layer_groups.")[2][0])
+            assert rate == (1e-4, 2e-4, 4e-4, 8e-4)[layer]
+        if ".exit_out_" in name:
+            assert rate == 4 * 8e-4
+
+
+def rates_by_name(model: torch.nn.Module) -> dict[str, float]:
+    """The learning rate of each parameter, of a rate of 8e-4; every one is in one group."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     rates = {}
     for group in elbert.parameter_groups(model, learning_rate=8e-4):
-        rates |= dict.fromkeys(map(id, group["params"]), group["lr"])
-    for name, parameter in model.named_parameters():
-        rate = rates.pop(id(parameter))
-        if "exit_out" in name:
-            expected = 4 * 8e-4
-        elif number := re.search(r"\.(\d)\.", name):
-            expected = (2e-4, 4e-4, 8e-4)[int(number[1])]
-        elif "embed" in name or "relative" in name:
-            expected = 1e-4
-        else:  # heads, and a norm after the last layer
-            expected = 8e-4 if name != "exit_weights" else model.config.w_lr
-        assert rate == pytest.approx(expected), name
-    assert not rates
+        rates |= {names.pop(id(parameter)): group["lr"] for parameter in group["params"]}
+    assert not names
+    return rates
 
 
 def test_layers_that_share_their_weights_have_one_rate():
-    with pytest.raises(UserError, match=r"layer_lr_decay = 0\.5: allowed is 1, since"):
-        tiny_model(layer_lr_decay=0.5)
+    for more in ({}, {"num_hidden_groups": 4, "correction_rank": 2}):
+        with pytest.raises(UserError, match=r"layer_lr_decay = 0\.5: allowed is 1, since"):
+            tiny_model(layer_lr_decay=0.5, **more)
 
 
 def test_the_schedule_warms_up_and_decays_and_w_stays_constant():
