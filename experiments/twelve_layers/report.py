@@ -547,10 +547,15 @@ class Table:
         )
 
     def gains_over_depths(self) -> str:
-        """Write what exits gain over all layers, a half and a third, a table for each rule."""
+        """Write what exits gain over all layers, a half, a third and a quarter, if it is trained.
+
+        Returns a table for each rule.
+        """
         exits = self.answers(0)
         layers = LAYERS[self.encoder]
-        networks = {depth: self.answers(depth) for depth in (layers, layers // 2, layers // 3)}
+        depths = [layers, layers // 2, layers // 3]
+        depths += [layers // 4] if layers // 4 in DEPTHS else []
+        networks = {depth: self.answers(depth) for depth in depths}
         if not all(set(REPORTING_SEEDS) <= found.keys() for found in (exits, *networks.values())):
             return "What exits gain over fewer layers is told once all seeds of all are recorded."
         costs = exit_costs(self.encoder)
