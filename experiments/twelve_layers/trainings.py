@@ -250,7 +250,7 @@ def runs() -> Iterator[Run]:
 
 
 # The recipes that are tried for exits, and for ordinary networks of these depths.
-GRID = tuple(Recipe(*values) for values in product((1e-5, 2e-5, 4e-5), (1, 2), (1.0, 4.0)))
+GRID = tuple(Recipe(*values) for values in product((1e-5, 2e-5, 4e-5, 8e-5), (1, 2), (1.0, 4.0)))
 CHOOSING_DEPTHS = {"mpnet": (12, 4), "minilm": (6, 3)}
 LAYER_DECAYS = (1.0, 0.9, 0.8)
 SHARES = ((0.0, "last"), *product((0.25, 0.5, 0.75, 1.0), ("last", "next")))

@@ -179,15 +179,16 @@ def test_what_exits_gain_over_two_networks_is_the_difference_of_both(monkeypatch
 
 @pytest.mark.usefixtures("few_rows")
 def test_what_exits_gain_over_fewer_layers_is_the_difference_of_both(monkeypatch, tmp_path):
-    """12, 6 and 4 layers are right for 95, 80 and 60%, exits, by either rule, for 90%."""
+    """12, 6, 4 and 3 layers are right for 95, 80, 60 and 50%, exits, by either rule, for 90%."""
     monkeypatch.setattr(trainings, "RECORDED", tmp_path)
     table = report.Table("SST-2-8k", "reporting")
     for seed in (11, 12, 13):
         save_answers(trainings.Run("SST-2-8k", 0, seed), 0.9)
         save_answers(trainings.Run("SST-2-8k", 12, seed), 0.95)
         save_answers(trainings.Run("SST-2-8k", 6, seed), 0.8)
-        assert "once all seeds of all are recorded" in table.gains_over_depths()
         save_answers(trainings.Run("SST-2-8k", 4, seed), 0.6)
+        assert "once all seeds of all are recorded" in table.gains_over_depths()
+        save_answers(trainings.Run("SST-2-8k", 3, seed), 0.5)
     by_rule = table.gains_over_depths().split("\n\n")
     assert [text.splitlines()[0].split("|")[2].strip() for text in by_rule] == [
         "exits: entropy",
@@ -195,8 +196,8 @@ def test_what_exits_gain_over_fewer_layers_is_the_difference_of_both(monkeypatch
     ]
     for text in by_rule:
         header, _, *lines = text.splitlines()
-        assert header.endswith(" | − 12 layers | − 6 layers | − 4 layers |")
-        assert header.count("|") == 6
+        assert header.endswith(" | − 12 layers | − 6 layers | − 4 layers | − 3 layers |")
+        assert header.count("|") == 7
         costs = ("8,000 rows, 0.25", "8,000 rows, 0.33", "8,000 rows, 0.5")
         for cost, line in zip(costs, lines, strict=True):
             name, exits, *differences = (cell.strip() for cell in line.strip("|").split("|"))
@@ -205,6 +206,7 @@ def test_what_exits_gain_over_fewer_layers_is_the_difference_of_both(monkeypatch
             assert differences[0].startswith("**-5.0 [")
             assert differences[1].startswith("**+10.0 [")
             assert differences[2].startswith("**+30.0 [")
+            assert differences[3].startswith("**+40.0 [")
 
 
 def test_hypotheses_wait_for_all_seeds_of_all_three(monkeypatch, tmp_path):
