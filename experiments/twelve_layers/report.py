@@ -292,7 +292,7 @@ def best_mixture(
             for share, answers in mixture
         )
 
-    return max(tried, key=lambda one: score(one[0]), default=None)
+    return max(tried, key=lambda option: score(option[0]), default=None)
 
 
 # The tables.
@@ -488,7 +488,8 @@ class Table:
         found = best_mixture(networks, self.choosing, target, self.measure)
         if found is None:
             return np.nan
-        return sum(share * float(self.metric(answers)[-1]) for share, answers in found[0])
+        best, _ = found
+        return sum(share * float(self.metric(answers)[-1]) for share, answers in best)
 
     def cascade_score(self, networks: Sequence[tuple[float, Answers]], target: float) -> float:
         """Return the metric of the best cascade of one seed's networks; NaN where there is none."""
@@ -553,8 +554,7 @@ class Table:
         """
         exits = self.answers(0)
         layers = LAYERS[self.encoder]
-        depths = [layers, layers // 2, layers // 3]
-        depths += [layers // 4] if layers // 4 in DEPTHS else []
+        depths = [layers // part for part in (1, 2, 3, 4) if layers // part in DEPTHS]
         networks = {depth: self.answers(depth) for depth in depths}
         if not all(set(REPORTING_SEEDS) <= found.keys() for found in (exits, *networks.values())):
             return "What exits gain over fewer layers is told once all seeds of all are recorded."
@@ -609,8 +609,9 @@ class Table:
             found = best_mixture(networks[seed], self.choosing, target, self.measure)
             if found is None:
                 raise ValueError(f"no network has a cost of at most {target}")
-            right = [share * answers.right[-1, self.rows] for share, answers in found[0]]
-            return np.sum(right, axis=0), found[1]
+            best, cost = found
+            right = [share * answers.right[-1, self.rows] for share, answers in best]
+            return np.sum(right, axis=0), cost
 
         return {
             "exits": partial(self.exits_at_cost, exits),
