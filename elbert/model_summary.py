@@ -6,12 +6,13 @@ from transformers import PreTrainedModel
 
 from modeling.configuration import AdaptiveConfig, EarlyExitConfig
 from modeling.errors import UserError
+from modeling.keys import training_keys
 
 PARTS = ("embeddings", "layers", "exits and heads")
 
 
 def summary(model: PreTrainedModel, length: int = 128) -> str:
-    """Describe a model: its parameters, and what an exit after each layer costs.
+    """Describe a model: its keys, its parameters, and what an exit after each layer costs.
 
         print(elbert.summary(model, length=64))
 
@@ -20,7 +21,8 @@ def summary(model: PreTrainedModel, length: int = 128) -> str:
         length: length, in tokens, of the text whose operations are counted.
 
     Returns:
-        Several lines of text. FLOPs count the matrix products, exit checks included; a
+        Several lines of text. Of the keys, those of architecture and training that differ from the
+        defaults, such as self_distillation = 0.5. FLOPs count the matrix products, exit checks included; a
         multiplication with its addition counts as two.
 
     Raises:
@@ -37,6 +39,9 @@ def summary(model: PreTrainedModel, length: int = 128) -> str:
     layers = config.num_hidden_layers
     kind = "shared" if config.num_hidden_groups < layers else "separate"
     lines = [f"{type(model).__name__}: {layers} layers, {kind} weights"]
+    keys = training_keys(config.to_dict())
+    if keys:
+        lines.append(", ".join(f"{name} = {value}" for name, value in keys.items()))
     lines.append(f"{sum(counts.values()):,} parameters")
     lines += [f"  {part}: {counts[part]:,}" for part in PARTS]
     full_depth = config.full_depth_flops(length)

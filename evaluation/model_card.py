@@ -14,7 +14,7 @@ from glue.tasks import TASKS
 from modeling.errors import UserError
 from modeling.exit_settings import resolve
 from modeling.files import find_file, read_json
-from modeling.keys import keys_of
+from modeling.keys import keys_of, training_keys
 from runs.console import markdown_table
 from runs.fingerprint import differences, fingerprint
 from runs.folder import RunFolder
@@ -252,13 +252,15 @@ def card_text(settings: HubSettings, evaluation: Evaluation) -> str:
         results += f"\n\n**Suspect:** {remark}."
     flags = training_flags(folder)
     shown_flags = [(name, flags[name]) for name in SHOWN_FLAGS if name in flags]
+    keys = training_keys(read_json(folder / "config.json"))
     number_keys = [key for key, value in evaluation.rule.items() if isinstance(value, float)]
     return TEXT.format(
         name=model_name(settings),
         results=results,
         picture=f"![Where examples exit]({PICTURE})" if find_file(folder, PICTURE) else "",
         settings=markdown_table(
-            ("exit settings, and the training's", ""), [*evaluation.rule.items(), *shown_flags]
+            ("exit settings, and the training's", ""),
+            [*evaluation.rule.items(), *keys.items(), *shown_flags],
         ),
         key=number_keys[0],
     )

@@ -389,6 +389,23 @@ def keys_of(model_type: object) -> KeyTable:
     return MODE_KEYS[mode_name(model_type)]
 
 
+def training_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a config.json's keys by which its model was made and trained, where not the default.
+
+    Keys that decide an exit are not among them, nor those that name files.
+    """
+    table = keys_of(config["model_type"])
+    others = {*table.exit_keys, *path_keys("")}
+    layers = config.get("num_hidden_layers")
+    changed = {}
+    for name, key in table.keys.items():
+        default = key.initial(layers)
+        # A size without a default follows from the encoder's.
+        if name in config and name not in others and default not in (None, config[name]):
+            changed[name] = config[name]
+    return changed
+
+
 def checked(name: str, value: Any, keys: Mapping[str, Key], layers: int | None = None) -> Any:
     """Convert `value` to the type of key `name`.
 

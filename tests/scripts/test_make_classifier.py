@@ -70,6 +70,7 @@ def test_one_command_leads_from_a_table_to_a_file_that_answers(script, tmp_path)
         ("a,x\nb,y\n" * 4, ("--learning_rat", "1"), "unknown flag --learning_rat"),
         ("a,x\nb,y\n" * 4, ("--set", "exit_thres=2"), "exit_thres"),
         ("a,x\nb,y\n" * 4, ("--set", "self_distillation=-0.5"), "a number from 0 to 1"),
+        ("a,x\nb,y\n" * 4, ("--set", "exit_layers=[12]", "self_distillation=1"), "single exit"),
         ("a,x\nb,y\n" * 4, ("--max_drop", "nan"), "--max_drop"),
         ("a,x\nb,y\n" * 4, ("--model_name_or_path", "no/such"), "no/such"),
     ],

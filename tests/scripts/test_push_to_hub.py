@@ -37,6 +37,7 @@ def hub(monkeypatch, tmp_path) -> Path:
 
 
 def test_a_model_is_sent_with_what_its_evaluation_found(script, glue, trained, hub):
+    edit_json(trained / "config.json", self_distillation=0.5)
     glue(trained, "--do_eval", "--do_predict", "--per_gpu_eval_batch_size", 4).done()
     (trained / "notes.json").write_text("{}")  # the user's own
     # Two runs, in kilograms, as codecarbon writes them.
@@ -52,7 +53,7 @@ def test_a_model_is_sent_with_what_its_evaluation_found(script, glue, trained, h
     result = card.data.eval_results[0]
     about = (result.dataset_type, result.dataset_config, result.dataset_split, result.metric_type)
     assert about == ("nyu-mll/glue", "rte", "validation", "accuracy")
-    for key, value in {**report["rule"], "max_seq_length": 32}.items():
+    for key, value in {**report["rule"], "self_distillation": 0.5, "max_seq_length": 32}.items():
         assert f"| {key} | {value} |" in card.text
     assert card.data.model_name == "me/rte"
     assert card.data.to_dict()["co2_eq_emissions"]["emissions"] == pytest.approx(3)  # grams

@@ -10,7 +10,7 @@ from modeling.files import read_json
 from runs.console import markdown_table
 from runs.flags import is_on, parse
 from runs.processes import call
-from runs.settings import GROUPS
+from runs.settings import GROUPS, GlueSettings
 from training.classifier.project import Project
 from training.classifier.split import split_table
 
@@ -132,8 +132,8 @@ def print_int8(project: Project, full_depth: Measurement, int8: Measurement) -> 
 def training_command(project: Project) -> list[str]:
     """List the flags that train an exit after every layer, by the recipe.
 
-    Raises UserError for an encoder that cannot be read; a wrong flag of the user's ends the process
-    with status 2, as it would in run_glue.py.
+    Raises UserError for an encoder that cannot be read, or keys that it cannot have; a wrong flag of
+    the user's ends the process with status 2, as it would in run_glue.py.
     """
     from modeling import load_config
 
@@ -153,7 +153,8 @@ def training_command(project: Project) -> list[str]:
         flags += ["--resume_from_checkpoint", "latest"]
     flags += project.training_flags  # the last, so that they win
     words = [str(flag) for flag in flags]
-    parse(GROUPS, None, words)
+    keys = GlueSettings(*parse(GROUPS, None, words)).mode.keys
+    load_config(project.encoder, **keys.values)  # refuses what the encoder cannot have
     return words
 
 
