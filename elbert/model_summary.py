@@ -22,8 +22,8 @@ def summary(model: PreTrainedModel, length: int = 128) -> str:
 
     Returns:
         Several lines of text. Of the keys, those of architecture and training that differ from the
-        defaults, such as self_distillation = 0.5. FLOPs count the matrix products, exit checks included; a
-        multiplication with its addition counts as two.
+        defaults, such as self_distillation = 0.5. FLOPs count the matrix products, exit checks
+        included; a multiplication with its addition counts as two.
 
     Raises:
         UserError: the model is not one of this library.

@@ -51,8 +51,9 @@ def test_a_summary_counts_the_encoder_as_hf_does():
     assert found["layers"] == sum(x.numel() for x in encoder.albert_layer_groups.parameters())
     assert sum(found.values()) == model.num_parameters()
     assert len(re.findall("after layer", text)) == 4
-    told = tiny_model(self_distillation=0.5, exit_thres=0.3)
-    assert "num_exit" not in text and "self_distillation = 0.5" in elbert.summary(told)
+    taught = tiny_model(self_distillation=0.5)
+    assert "self_distillation" not in text
+    assert "self_distillation = 0.5" in elbert.summary(taught)
     with pytest.raises(UserError, match="AlbertModel is no model of this library"):
         elbert.summary(reference)
 

@@ -132,8 +132,8 @@ def print_int8(project: Project, full_depth: Measurement, int8: Measurement) -> 
 def training_command(project: Project) -> list[str]:
     """List the flags that train an exit after every layer, by the recipe.
 
-    Raises UserError for an encoder that cannot be read, or keys that it cannot have; a wrong flag of
-    the user's ends the process with status 2, as it would in run_glue.py.
+    Raises UserError for an encoder that cannot be read, or keys that it cannot have; a wrong flag
+    of the user's ends the process with status 2, as it would in run_glue.py.
     """
     from modeling import load_config
 
