@@ -1,6 +1,7 @@
 """MPNet through the doors that other families have, against transformers' own MPNet."""
 
 import io
+import json
 import math
 import zipfile
 from contextlib import suppress
@@ -20,6 +21,8 @@ from elbert import (
     load_pretrained,
     packed_copy,
 )
+from elbert.onnx_file import describe_model
+from modeling.files import weights_hash
 from modeling.keys import RECIPES
 from tests.berts import save, tiny_encoder
 from tests.conftest import edit_json, sentence
@@ -109,7 +112,7 @@ def feed_of(tokenizer, text: str) -> dict[str, np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.onnx
 def test_files_answer_as_transformers_does(mpnet, tmp_path):
-    """In ONNX Runtime, in OpenVINO where it is installed, and in int8 within its rounding."""
+    """In ONNX Runtime, by a Classifier, in OpenVINO where it is installed, and in int8."""
     onnx_ir = pytest.importorskip("onnx_ir")
     graph = pytest.importorskip("modeling.export.graph")
     quantise = pytest.importorskip("modeling.export.quantise")
@@ -118,12 +121,17 @@ def test_files_answer_as_transformers_does(mpnet, tmp_path):
 
     twin, tokenizer, folder = mpnet
     model, _ = load_pretrained(folder)
-    exported = graph.to_onnx(MODES["elbert"].export_loop(model.eval()), {})
+    facts = {**describe_model(model), "weights": weights_hash(folder)}
+    metadata = {name: json.dumps(value) for name, value in facts.items()}
+    exported = graph.to_onnx(MODES["elbert"].export_loop(model.eval()), metadata)
     onnx_ir.save(exported, tmp_path / "fp32.onnx")
     feeds = [feed_of(tokenizer, text) for text in TEXTS]
     int8 = quantise.to_int8(exported, model.config.hidden_size, feeds)
     onnx_ir.save(int8, tmp_path / "int8.onnx")
     expected = [logits_of(twin, tokenizer, text).numpy() for text in TEXTS]
+    answers = Classifier(folder, onnx=tmp_path / "fp32.onnx")(TEXTS, top_k=None)
+    for answer, logits in zip(answers, expected, strict=True):
+        assert_near(scores_of(answer), torch.from_numpy(logits).softmax(-1), 1e-5)
     runs = {}
     for name, tolerance in (("fp32", 1e-4), ("int8", 0.3)):
         session = runtime.InferenceSession(tmp_path / f"{name}.onnx")
@@ -187,6 +195,28 @@ def test_a_channel_of_large_values_leaves_the_others_their_digits_in_int8(seed):
 
     half = quantise.scale_of(sample, quantise.smoothing_factors(sample, matrix, 0.5))
     assert error(quantise.choose_scale(sample, matrix)) < 0.8 * error(half)
+
+
+@pytest.mark.slow  # in whose environment PEFT is
+def test_an_adapter_of_peft_is_trained_loaded_and_merged(mpnet, tmp_path):
+    peft = pytest.importorskip("peft")
+    _, tokenizer, folder = mpnet
+    batch = tokenizer(TEXTS, padding=True, return_tensors="pt")
+    lora = peft.LoraConfig(task_type=peft.TaskType.SEQ_CLS, target_modules=["query", "value"])
+    model = peft.get_peft_model(load_pretrained(folder)[0], lora).train()
+    optimizer = torch.optim.Adam((x for x in model.parameters() if x.requires_grad), 3e-3)
+    for _ in range(5):
+        model(**batch, labels=torch.tensor([0, 1, 2, 0, 1])).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval().save_pretrained(tmp_path)
+    loaded = peft.PeftModel.from_pretrained(load_pretrained(folder)[0], tmp_path).eval()
+    with torch.no_grad():
+        before = load_pretrained(folder)[0].eval()(**batch).logits
+        trained = model(**batch).logits
+        assert (trained - before).abs().max() > 1e-3
+        for other in (packed_copy(model), loaded, model.merge_and_unload()):
+            assert_near(other(**batch).logits, trained)
 
 
 @pytest.mark.parametrize(

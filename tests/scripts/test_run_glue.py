@@ -721,11 +721,22 @@ def test_texts_in_three_scripts_are_classified_by_a_multilingual_encoder(script,
     assert np.mean([a == label for a, (_, label) in zip(found, rows, strict=True)]) > 0.95
 
 
-@pytest.mark.parametrize("teaches", ["as a teacher", "as the last exit"])
-def test_a_fine_tuned_classifier_gets_exits_and_keeps_its_answers(teaches, glue, rte, tmp_path):
-    """A BERT of HF's, which teaches the new exits itself; its labels are in the other order."""
+# The head's pooler and classifier of transformers, by family.
+HEADS = {
+    "bert": ("bert.pooler.dense", "classifier"),
+    "mpnet": ("classifier.dense", "classifier.out_proj"),
+}
+
+
+@pytest.mark.parametrize(
+    ("family", "teaches"), [("bert", "as a teacher"), ("mpnet", "as the last exit")]
+)
+def test_a_fine_tuned_classifier_gets_exits_and_keeps_its_answers(
+    family, teaches, glue, rte, tmp_path
+):
+    """A classifier of HF's, which teaches the new exits itself; its labels are in another order."""
     names = dict(enumerate(reversed(RTE_LABELS)))
-    twin = tiny_encoder("bert", "ForSequenceClassification", num_labels=2, id2label=names)
+    twin = tiny_encoder(family, "ForSequenceClassification", num_labels=2, id2label=names)
     source, out = save(twin, tmp_path / "hf"), tmp_path / "out"
     steps = ("--max_steps", 3, "--learning_rate", 1e-2)
     keys = ("--recipe", "add_exits", "--set", "exit_thres=0")
@@ -736,8 +747,9 @@ def test_a_fine_tuned_classifier_gets_exits_and_keeps_its_answers(teaches, glue,
     glue(out, "--do_train", "--train_exits_only", *steps, *keys, weights=source).done()
     ours, theirs = load_file(out / "model.safetensors"), load_file(source / "model.safetensors")
     head = "albert.encoder.kept_head"
-    assert ours[f"{head}.pooler.weight"].equal(theirs["bert.pooler.dense.weight"])
-    assert ours[f"{head}.classifier.weight"].equal(theirs["classifier.weight"].flip(0))
+    pooler, classifier = HEADS[family]
+    assert ours[f"{head}.pooler.weight"].equal(theirs[f"{pooler}.weight"])
+    assert ours[f"{head}.classifier.weight"].equal(theirs[f"{classifier}.weight"].flip(0))
     assert any("exit_out_layers.0.pooler" in name for name in ours)
     expect_answers_of = pipeline("text-classification", str(source))
     for row in read_examples(get_task("rte"), rte, "dev"):

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import elbert
 import run_pretraining
 from elbert import AlbertActForPreTraining, load_tokenizer
-from tests.berts import save, tiny_bert
+from tests.berts import save, tiny_encoder
 from tests.commands import (
     Outcome,
     exit_status,
@@ -141,12 +141,14 @@ def test_a_new_tokenizer_takes_the_place_of_an_old_one(corpus, spiece, script, t
 def test_models_that_cannot_be_started_from_or_evaluated(
     corpus, spiece, tmp_path, script, pretrain, pretrained
 ):
-    """A BERT, whose layers differ; an encoder without what predicts words; another mode's model,
-    and a damaged one; a checkpoint of another text."""
-    bert, encoder = save(tiny_bert(), tmp_path / "bert"), tmp_path / "encoder"
-    command = pretraining_flags(corpus, spiece, tmp_path / "new", "--model_name_or_path", bert)
-    del command[2:4]  # --config_name
-    script(run_pretraining.main, *command).refused("share_layers.py")
+    """A BERT and an MPNet, whose layers differ; an encoder without what predicts words; another
+    mode's model, and a damaged one; a checkpoint of another text."""
+    encoder = tmp_path / "encoder"
+    for family, advice in (("bert", "share_layers.py"), ("mpnet", "relative attention bias")):
+        deep = save(tiny_encoder(family), tmp_path / family)
+        command = pretraining_flags(corpus, spiece, tmp_path / "new", "--model_name_or_path", deep)
+        del command[2:4]  # --config_name
+        script(run_pretraining.main, *command).refused(advice)
     elbert.AlbertActModel(elbert.AlbertActConfig.from_pretrained(corpus)).save_pretrained(encoder)
     more = ("--model_name_or_path", encoder)
     pretrain(tmp_path / "new", *more, do="eval").refused("no weights for predictions.")

@@ -47,16 +47,20 @@ NEW_PARTS = (
 def read_config(model: PretrainingModelSettings, source: str | None) -> AlbertConfig:
     """Read a config.json, or its folder's, without what belongs to another --model_type.
 
-    Raises UserError for a BERT's, for --tau of a dense model, and where there is no `source`.
+    Raises UserError for a family's whose layers have weights of their own, for --tau of a dense
+    model, and where there is no `source`.
     """
     if not source:
         raise UserError("--config_name is missing, e.g. configs/act_tiny.json")
     path = Path(source, "config.json") if Path(source).is_dir() else Path(source)
     stored = read_json(path)
     if stored.get("model_type") in FAMILIES:
+        advice = "share_layers.py makes an ALBERT of a BERT"
+        if "relative_attention_num_buckets" in stored:
+            advice = "no script here pre-trains a model with a relative attention bias"
         raise UserError(
             f"{source} is of model_type {stored['model_type']}, with a layer of its own at every "
-            "depth: share_layers.py makes an ALBERT of a BERT"
+            f"depth: {advice}"
         )
     architecture = ARCHITECTURES[model.model_type]
     foreign_keys = architecture.foreign_keys
