@@ -12,6 +12,7 @@ from modeling.errors import UserError
 from modeling.files import read_json
 from runs.output_dir import locked_for_training
 from runs.processes import call
+from tests.berts import save, tiny_encoder
 from tests.commands import ROOT, ran
 from tests.conftest import sentence, write
 from tests.general_encoders import save_with_tokenizer, tiny_classifier
@@ -124,18 +125,26 @@ def test_no_text_is_on_both_sides_of_the_split_and_no_label_in_the_dev_rows_alon
 
 @pytest.fixture
 def make_general(script, tmp_path):
-    """`make_general(model_type)`: a classifier whose layers are transformers' own, from a table."""
+    """`make_general(model_type)`: a classifier from an encoder of this type, and from a table.
+
+    An MPNet's exits learn from the last one. The layers of the others are transformers' own.
+    """
 
     def make(model_type):
-        twin = tiny_classifier(model_type, num_hidden_layers=2, num_labels=2)
-        weights = save_with_tokenizer(twin, tmp_path / model_type)
+        keys = []
+        if model_type == "mpnet":
+            weights = save(tiny_encoder("mpnet", num_hidden_layers=2), tmp_path / model_type)
+            keys = ["--set", "self_distillation=0.5"]
+        else:
+            twin = tiny_classifier(model_type, num_hidden_layers=2, num_labels=2)
+            weights = save_with_tokenizer(twin, tmp_path / model_type)
         ends = {"red": "it is red", "wet": "it is wet"}
         rows = [f"{sentence(n, 3)} {ends[label]},{label}" for n in range(60) for label in ends]
         table = write(tmp_path / "own.csv", "\n".join(["sentence1,label", *rows]))
         flags = ["--train_file", table, "--model_name_or_path", weights]
         flags += ["--output_dir", tmp_path / "out", "--max_seq_length", 20]
         training = ("--learning_rate", 2e-3, "--num_train_epochs", 6)
-        return script(make_classifier.main, *flags, *training).done()
+        return script(make_classifier.main, *flags, *training, *keys).done()
 
     return make
 
@@ -150,8 +159,8 @@ def usage_of(output: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.onnx
-@pytest.mark.parametrize("model_type", ["modernbert", "deberta-v2"])
-def test_transformers_own_layers_become_a_file_as_well(model_type, make_general):
+@pytest.mark.parametrize("model_type", ["modernbert", "deberta-v2", "mpnet"])
+def test_other_encoders_become_a_file_as_well(model_type, make_general):
     pytest.importorskip("onnxruntime")
     done = make_general(model_type)
     assert re.search(r"With the int8 ONNX file, \d+\.\d% of the dev rows get the same", done.out)
