@@ -6,24 +6,27 @@
 experiments/twelve_layers/recorded is not repeated, so the command can be given as often as you
 like; with --minutes, no training begins after that time. A training that was stopped, by SIGTERM or
 Ctrl-C, goes on from its last step. --only names runs by a regular expression.
-A GPU is used where there is one; the command may be given several times at once, and each process
-takes what no other has. With six such processes on an H100, twelve layers take 80 seconds for an
-epoch of SST-2, and half a minute more to start and to record.
+A GPU is used where there is one, unless --device says otherwise. The command may be given several
+times at once: each process takes what no other has. With six such processes on an H100, twelve
+layers take 80 seconds for an epoch of SST-2, and half a minute more to start and to record.
 `python -m experiments.twelve_layers.report` then prints the tables.
 
-The recipes come first, in three steps of two commands each: learning rates and epochs, their decay
-from layer to layer, then what self-distillation has beside them.
+The recipes come first, in four steps of two commands each: learning rates and epochs, their decay
+from layer to layer, what classifiers read, then what self-distillation has beside them.
 
     python -m experiments.twelve_layers.trainings --work out/twelve --choosing rates
     python -m experiments.twelve_layers.report --choose rates
     python -m experiments.twelve_layers.trainings --work out/twelve --choosing decay
     python -m experiments.twelve_layers.report --choose decay
+    python -m experiments.twelve_layers.trainings --work out/twelve --choosing pooling
+    python -m experiments.twelve_layers.report --choose pooling
     python -m experiments.twelve_layers.trainings --work out/twelve --choosing teaching
     python -m experiments.twelve_layers.report --choose teaching
 """
 
 import argparse
 import json
+import os
 import platform
 import re
 import shutil
@@ -41,6 +44,7 @@ from safetensors.torch import load_file, save_file
 from experiments.twelve_layers.prepare import join_weights, save_depth
 from experiments.twelve_layers.rows import ROWS
 from experiments.twelve_layers.words import record_words
+from glue.tasks import get_task
 from modeling.errors import UserError
 from modeling.files import read_json
 from runs.processes import call, run_script
@@ -72,6 +76,7 @@ class Recipe:
         teacher: which exit teaches in self-distillation.
         weights: of the exits in the loss: "equal", or "dyn", which learns them as published.
         layer_decay: learning rate of each layer, as a multiple of the next deeper one's.
+        pooling: what classifiers read: "mean" of the tokens, or "cls", the first one.
     """
 
     rate: float = 4e-5
@@ -81,6 +86,7 @@ class Recipe:
     teacher: str = "last"
     weights: str = "equal"
     layer_decay: float = 1.0
+    pooling: str = "mean"
 
 
 def recipe_of(encoder: str, has_exits: bool) -> Recipe:
@@ -144,6 +150,8 @@ class Run:
                     parts.append(recipe.weights)
             if recipe.layer_decay != 1:
                 parts.append(f"decay{recipe.layer_decay:g}")
+            if recipe.pooling != "mean":
+                parts.append(recipe.pooling)
         return "-".join([*parts, str(self.seed)])
 
     @property
@@ -201,6 +209,8 @@ class Run:
         keys = [f"exit_lr_factor={recipe.exit_rate:g}"]
         if recipe.layer_decay != 1:
             keys.append(f"layer_lr_decay={recipe.layer_decay:g}")
+        if recipe.pooling != "mean":  # the recommended one
+            keys.append(f"pooler_input={recipe.pooling}")
         if self.depth:
             keys += LAST_EXIT_ALONE
         else:
@@ -238,7 +248,7 @@ def runs() -> Iterator[Run]:
         yield Run(task, 9, seed)
     for seed, task in product(REPORTING_SEEDS, SMALL_TASKS):
         yield Run(task, 0, seed)
-        for depth in (12, 6, 4, 3):
+        for depth in (12, 6, 4, 3, 9):
             yield Run(task, depth, seed)
         for depth in (6, 4, 3):
             yield Run(task, depth, seed, is_taught=True)
@@ -253,29 +263,43 @@ def runs() -> Iterator[Run]:
 GRID = tuple(Recipe(*values) for values in product((1e-5, 2e-5, 4e-5, 8e-5), (1, 2), (1.0, 4.0)))
 CHOOSING_DEPTHS = {"mpnet": (12, 4), "minilm": (6, 3)}
 LAYER_DECAYS = (1.0, 0.9, 0.8)
+POOLINGS = ("mean", "cls")
 SHARES = ((0.0, "last"), *product((0.25, 0.5, 0.75, 1.0), ("last", "next")))
 
 
-CHOICES = ("rates", "decay", "teaching")
+CHOICES = ("rates", "decay", "pooling", "teaching")
 
 
 def choosing_runs(encoder: str, choice: str) -> Iterator[Run]:
     """Yield the trainings that choose an encoder's recipes; they report nothing.
 
     choice: "rates": learning rates and epochs, of exits and of ordinary networks; "decay": of the
-    learning rate from layer to layer, likewise; "teaching": kinds of self-distillation, and learned
-    weights of the exits. The last two have the rest of the recipe that was chosen.
+    learning rate from layer to layer, likewise; "pooling": what classifiers read, likewise;
+    "teaching": kinds of self-distillation, and learned weights of the exits. The last three have
+    the rest of the recipe that was chosen before them.
     """
     depths = (0, *CHOOSING_DEPTHS[encoder])
     if choice == "rates":
         for recipe, seed, depth in product(GRID, CHOOSING_SEEDS, depths):
             yield Run("SST-2-8k", depth, seed, encoder=encoder, trial=recipe)
         return
+    # With the first guess of what is chosen later, so that a second choice leads to the same runs.
     if choice == "decay":
         for decay, seed, depth in product(LAYER_DECAYS, CHOOSING_SEEDS, depths):
             rates = recipe_of(encoder, has_exits=depth == 0)
-            # With the first guess of the loss, so that a second choice leads to the same runs.
             recipe = Recipe(rates.rate, rates.epochs, rates.exit_rate, layer_decay=decay)
+            yield Run("SST-2-8k", depth, seed, encoder=encoder, trial=recipe)
+        return
+    if choice == "pooling":
+        for pooling, seed, depth in product(POOLINGS, CHOOSING_SEEDS, depths):
+            before = recipe_of(encoder, has_exits=depth == 0)
+            recipe = Recipe(
+                before.rate,
+                before.epochs,
+                before.exit_rate,
+                layer_decay=before.layer_decay,
+                pooling=pooling,
+            )
             yield Run("SST-2-8k", depth, seed, encoder=encoder, trial=recipe)
         return
     rates = replace(recipe_of(encoder, has_exits=True), weights="equal")
@@ -305,7 +329,7 @@ def train_and_record(run: Run, work: Path) -> None:
     notes = {
         "flags": run.flags,
         "seconds": round(time.time() - begin),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "device": device_name(),
         "torch": torch.__version__,
     }
     RECORDED.mkdir(exist_ok=True)
@@ -316,6 +340,13 @@ def train_and_record(run: Run, work: Path) -> None:
     # An ordinary network of all layers is a teacher: it stays.
     if run.depth != LAYERS[run.encoder]:
         shutil.rmtree(model_dir)
+
+
+def device_name() -> str:
+    """Return the GPU's name, or the processor's kind with its vector instructions."""
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 def train(run: Run, work: Path) -> Path:
@@ -367,13 +398,23 @@ def main() -> None:
     parser.add_argument(
         "--choosing", choices=CHOICES, help="the runs that choose a part of the recipe"
     )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="default: a GPU, if there is one, else the CPU"
+    )
     parser.add_argument("--list", action="store_true", help="print what is missing, and end")
     args = parser.parse_args()
+    if args.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the processes that train, too
+    if args.device == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            "--device cuda: PyTorch finds no GPU here; leave it out to train on the CPU"
+        )
     begin = time.time()
     if not (args.list or args.choosing):
-        for task in ("SST-2-8k", "SST-2"):
-            if (args.work / "data" / task).exists():
-                record_words(args.work / "data" / task, words_file(task))
+        for name in ROWS:
+            if (args.work / "data" / name).exists():
+                task = get_task(TASK_NAMES.get(name, name))
+                record_words(task, args.work / "data" / name, words_file(name))
     todo = runs()
     if args.choosing:
         encoders = CHOOSING_DEPTHS

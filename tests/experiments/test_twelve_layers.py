@@ -77,6 +77,16 @@ def test_a_check_costs_a_small_share_of_a_wide_layer():
     check = 768 * 768 + 768 * 2
     unit = 12 * layer + 25 * 768**2 + check
     assert steps == pytest.approx(np.full(11, (layer + check) / unit), rel=1e-6)
+    every_second = np.diff(report.exit_costs("mpnet", 2))
+    assert every_second[::2] == pytest.approx(np.full(6, (layer + check) / unit), rel=1e-6)
+    assert every_second[1::2] == pytest.approx(np.full(5, layer / unit), rel=1e-6)
+
+
+def test_a_layer_whose_exit_is_left_out_is_never_sure():
+    logits = np.tile([9.0, -9.0], (4, 5, 1))
+    left = report.Answers(logits, np.zeros(5)).at_every(2)
+    assert left.entropy == pytest.approx(np.tile([[1], [0], [1], [0]], 5), abs=1e-6)
+    assert report.by_entropy(left.entropy, 1.0).tolist() == [1] * 5
 
 
 def test_every_run_has_a_name_of_its_own_and_a_teacher_that_is_a_run():
@@ -236,7 +246,7 @@ def test_a_recording_of_another_recipe_is_refused(monkeypatch, tmp_path):
 
 @pytest.mark.usefixtures("few_rows")
 def test_the_recipe_is_the_best_on_the_rows_that_choose(monkeypatch, tmp_path, script):
-    """Rates and epochs, then the decay of rates, then the loss. A run that lacks is asked for."""
+    """Rates and epochs, their decay, what is read, then the loss. A run that lacks is asked for."""
     monkeypatch.setattr(trainings, "RECORDED", tmp_path)
     for module in (trainings, report):
         monkeypatch.setattr(module, "RECIPES", tmp_path / "recipes.json")
@@ -257,13 +267,21 @@ def test_the_recipe_is_the_best_on_the_rows_that_choose(monkeypatch, tmp_path, s
     assert trainings.Run("CoLA", 0, 11).recipe == decayed
     assert "layer_lr_decay=0.9" in trainings.Run("CoLA", 0, 11).flags
     assert trainings.Run("CoLA", 6, 11).recipe == ordinary
+    first_token = replace(decayed, pooling="cls")
+    for run in trainings.choosing_runs("mpnet", "pooling"):
+        if not run.is_recorded:
+            save_answers(run, 0.95 if run.trial.pooling == "cls" and not run.depth else 0.7)
+    script(report.main, "--choose", "pooling").done()
+    assert trainings.Run("CoLA", 0, 11).recipe == first_token
+    assert "pooler_input=cls" in trainings.Run("CoLA", 0, 11).flags
+    assert trainings.Run("CoLA", 6, 11).recipe == ordinary
     tried = script(report.main, "--choose", "teaching")
     tried.refused("18 runs that choose")
-    assert "mpnet, exits, 94.00" in tried.out  # the means of what is recorded
-    taught = replace(decayed, share=0.75, teacher="next")
+    assert "mpnet, exits, 95.00" in tried.out  # the means of what is recorded
+    taught = replace(first_token, share=0.75, teacher="next")
     for run in trainings.choosing_runs("mpnet", "teaching"):
         if not run.is_recorded:
-            save_answers(run, 0.95 if run.trial == taught else 0.7)
+            save_answers(run, 0.96 if run.trial == taught else 0.7)
     script(report.main, "--choose", "teaching").done()
     assert trainings.Run("CoLA", 0, 11).recipe == taught
     assert trainings.Run("CoLA", 0, 11, is_self_taught=False).recipe == replace(taught, share=0)
