@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.metrics import f1_score, matthews_corrcoef
 
 from evaluation.exit_metrics import at_exit
 from evaluation.sweep import RANDOM_MIXTURE, Recording, exit_predictions, scan_settings
@@ -280,23 +281,38 @@ def make_population_method(
 # Tables.
 
 
-def depths_table(populations: dict[str, Population]) -> str:
-    """Tabulate the accuracy of every exit, and of a fixed-depth network of as many layers."""
+def accuracies(task: str, answers: Answers) -> np.ndarray:
+    """Return the accuracy of each layer's answers: (layers,)."""
+    return answers.scores.mean(1)
+
+
+def own_metrics(task: str, answers: Answers) -> np.ndarray:
+    """Return what GLUE calls the metric of CoLA or MRPC, of each layer's answers: (layers,)."""
+    metric = {"CoLA": matthews_corrcoef, "MRPC": f1_score}[task]
+    return np.array([metric(answers.labels, logits.argmax(-1)) for logits in answers.logits])
+
+
+def depths_table(
+    corner: str,
+    populations: dict[str, Population],
+    metrics_of: Callable[[str, Answers], np.ndarray] = accuracies,
+) -> str:
+    """Tabulate a metric of every exit, and of a fixed-depth network of as many layers."""
     cells = {}
     for title, population in populations.items():
         with_exits = load_exits(population)
         fixed_depths = load_fixed_depths(population)
         seeds = sorted(with_exits.keys() & fixed_depths.keys())
+        exits = np.mean([metrics_of(population.task, with_exits[seed]) for seed in seeds], axis=0)
         for depth in DEPTHS:
-            exits = [with_exits[seed].scores[depth - 1].mean() for seed in seeds]
             row = f"{title}: an exit after each layer ({len(seeds)})"
-            cells[str(depth), row] = f"{100 * np.mean(exits):.1f}"
+            cells[str(depth), row] = f"{100 * exits[depth - 1]:.1f}"
             networks = [fixed_depths[seed][depth] for seed in seeds if depth in fixed_depths[seed]]
             if networks:
-                mean = np.mean([answers.scores[0].mean() for answers in networks])
+                mean = np.mean([metrics_of(population.task, answers)[0] for answers in networks])
                 row = f"{title}: a fixed-depth network ({len(seeds)})"
                 cells[str(depth), row] = f"{100 * mean:.1f}"
-    return table("accuracy, % (seeds)", [str(depth) for depth in DEPTHS], cells)
+    return table(corner, [str(depth) for depth in DEPTHS], cells)
 
 
 def ablation_table() -> str:
@@ -554,11 +570,14 @@ def main() -> None:
         differences = claim_cells(of_these, CLAIMS)
         if populations is POPULATIONS:
             texts.append(equal_cost_summary(of_these, differences))
-        texts.append(depths_table(populations))
+        texts.append(depths_table("accuracy, % (seeds)", populations))
         texts += equal_cost_tables(of_these)
         texts.append(claims_table(differences))
     texts.append(claims_table(claim_cells(methods, MORE_CLAIMS)))
     texts += [ablation_table(), thresholds_table()]
+    by_glue = {title: MORE_POPULATIONS[title] for title in ("CoLA", "MRPC")}
+    corner = "100 × Matthews' correlation, and 100 × F1 (seeds)"
+    texts.append(depths_table(corner, by_glue, own_metrics))
     report = "\n\n".join(texts)
     draw_headline(methods)
     (RESULTS / "confirmation.md").write_text(report + "\n", encoding="utf-8")

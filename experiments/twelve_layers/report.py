@@ -40,6 +40,7 @@ from experiments.twelve_layers.trainings import (
     runs,
     words_file,
 )
+from glue.tables import read_records
 from modeling import ElbertConfig
 from modeling.errors import UserError
 from modeling.files import read_json
@@ -60,6 +61,8 @@ RIVAL_COSTS = (0.33, 0.4, 0.5, 0.6)  # at which the gain over two ordinary netwo
 CURVE_COSTS = np.arange(0.16, 1.0, 0.02)  # of the figure
 DEPTHS = sorted({run.depth for run in runs() if run.depth}, reverse=True)  # of ordinary networks
 PLACES = {"every layer": 1, "every second": 2, "every third": 3}  # after which an exit is checked
+# Milliseconds that `benchmarks/one_text.py` printed; docs/results.md has the command.
+TIMES = Path(__file__).parent / "times.csv"
 MOST_EXCESS = 0.02  # of the cost obtained over the cost aimed at; see protocol.md
 TOKENS = 25  # of a whole sentence of SST-2 on average; the shares hardly depend on it
 SHAPES = {
@@ -622,6 +625,27 @@ class Table:
         ]
         return "\n\n".join(tables)
 
+    def with_times(self) -> str:
+        """Write the accuracy of networks and exits beside the times of TIMES."""
+        _, records = read_records(TIMES)
+        lines = []
+        for _, record in records:
+            found = self.answers(int(record["depth"]))
+            if not set(REPORTING_SEEDS) <= found.keys():
+                return "Times are told once all seeds of all are recorded."
+            scores = []
+            for seed, answers in found.items():
+                right = answers.right[-1, self.rows]
+                if record["cost"] and float(record["cost"]) < 1:
+                    right, _ = self.exits_at_cost(found, seed, float(record["cost"]))
+                scores.append(100 * right.mean())
+            accuracy = percent(float(np.mean(scores)))
+            pytorch = f"{record['pytorch_ms']}, {record['pytorch_p95']}"
+            int8 = f"{record['int8_ms']}, {record['int8_p95']}"
+            lines.append([record["contender"], accuracy, pytorch, int8])
+        titles = ("accuracy, %", "PyTorch: mean ms, p95", "ONNX, int8: mean ms, p95")
+        return markdown_table(("MPNet, SST-2", *titles), lines)
+
     def gains_over_two(self) -> str:
         """Write what exits gain over two ordinary networks at equal costs, likewise."""
         methods = self.methods()
@@ -853,6 +877,8 @@ def main() -> None:
         print(f"{table.at_costs()}\n")
         if task.startswith("SST-2") and args.encoder == "mpnet":
             print(f"{table.hypotheses()}\n")
+        if task == "SST-2" and args.encoder == "mpnet" and args.part == "reporting":
+            print(f"{table.with_times()}\n")
         if table.measure is accuracy:
             print(f"{table.by_places()}\n")
             print(f"{table.gains_by_teaching()}\n")
