@@ -249,6 +249,14 @@ class EarlyExitConfig(AdaptiveConfig):
         checks = sum(layer <= exit_layer for layer in self.exits)
         return passes + checks * (self.classifier_flops() + self.halting_flops())
 
+    def check_deeper_exit(self) -> None:
+        """Raise UserError for self-distillation where no exit has a deeper one."""
+        if self.self_distillation and len(self.exits) == 1:
+            raise UserError(
+                f"self_distillation = {self.self_distillation}: allowed is 0 for a model with a "
+                "single exit, which has no deeper exit to learn from"
+            )
+
     def exit_rules(self) -> Mapping[str, type[ExitRule]]:
         """Return the exit rules by name, for what the model predicts: classes, or a value."""
         raise NotImplementedError
@@ -327,11 +335,7 @@ class ElbertConfig(EarlyExitConfig):
         self.fc_size2 = self.fc_size2 or self.hidden_size
         self.check_exit_layers()
         self.num_exit = len(self.exits) - 1
-        if self.self_distillation and not self.num_exit:
-            raise UserError(
-                f"self_distillation = {self.self_distillation}: allowed is 0 for a model with a "
-                "single exit, which has no deeper exit to learn from"
-            )
+        self.check_deeper_exit()
         shares_layers = self.correction_rank or self.num_hidden_groups < self.num_hidden_layers
         if self.layer_lr_decay != 1 and shares_layers:
             raise UserError(
@@ -432,6 +436,9 @@ class PonderAlbertConfig(EarlyExitConfig):
     rule_key = "exit_criteria"
     one_layer = "a ponder model applies one layer at every depth"
     own_inputs = ("draws",)
+
+    def finalize(self) -> None:
+        self.check_deeper_exit()
 
     @property
     def extra_tokens(self) -> int:  # pyrefly: ignore[bad-override]  # it follows from a key here

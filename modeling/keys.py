@@ -201,6 +201,17 @@ EXIT_KEYS = {
 }
 # Exit keys that a sweep fits to one model's answers: they mean nothing of other weights.
 FITTED_KEYS = ("learnt_weights", "stopping_thresholds", "exit_calibration")
+SELF_DISTILLATION_KEYS = {
+    "self_distillation": float_key(
+        0.0, "share of a deeper exit's answer in the loss of every exit but the last", 0, 1
+    ),
+    "self_distillation_from": str_key(
+        "last", "exit that teaches each exit before the last", choices=("last", "next")
+    ),
+    "self_distillation_temperature": float_key(
+        1.0, "temperature that softens the answers of both exits", 0.01
+    ),
+}
 ELBERT_KEYS = {
     **EXIT_KEYS,
     **path_keys("elbert"),
@@ -228,15 +239,7 @@ ELBERT_KEYS = {
     "teacher_temperature": float_key(
         2.0, "temperature that softens the teacher's and the exits' logits", 0.01
     ),
-    "self_distillation": float_key(
-        0.0, "share of a deeper exit's answer in the loss of every exit but the last", 0, 1
-    ),
-    "self_distillation_from": str_key(
-        "last", "exit that teaches each exit before the last", choices=("last", "next")
-    ),
-    "self_distillation_temperature": float_key(
-        1.0, "temperature that softens the answers of both exits", 0.01
-    ),
+    **SELF_DISTILLATION_KEYS,
     "pooler_input": str_key("cls", "what an exit reads", choices=POOLER_INPUTS, shapes=True),
     "use_out_pooler": bool_key(
         True, "exits share ALBERT's pooler instead of having their own", shapes=True
@@ -331,6 +334,7 @@ PONDER_KEYS = {
         shapes=True,
     ),
     "lambda_lr": float_key(None, "separate learning rate for the halting head", 0),
+    **SELF_DISTILLATION_KEYS,
     **path_keys("ponder_albert"),
 }
 PONDER = KeyTable(PONDER_KEYS, PONDER_EXIT_KEYS)

@@ -105,18 +105,36 @@ def self_distillation_losses(all_logits: Tensor, config: AlbertConfig) -> Tensor
             last exit teaches all others, or "next", each the one before it.
 
     Returns:
-        (layers − 1,), means over the batch.
+        (layers − 1, batch).
     """
     answers = all_logits[:-1]
     teaches_all = config.self_distillation_from == "last"
     teachers = (all_logits[-1:] if teaches_all else all_logits[1:]).detach().expand_as(answers)
     if all_logits.shape[-1] == 1:
-        return (answers - teachers).square().mean((1, 2))
+        return (answers - teachers).square().squeeze(-1)
     if config.is_multi_label:  # each label is an answer of two classes, absent and present
         answers = F.pad(answers[..., None], (1, 0))
         teachers = F.pad(teachers[..., None], (1, 0))
     losses = soft_label_loss(answers, teachers, config.self_distillation_temperature)
-    return losses.flatten(1).mean(1)
+    return losses.mean(-1) if config.is_multi_label else losses
+
+
+def with_self_distillation(losses: Tensor, all_logits: Tensor, config: AlbertConfig) -> Tensor:
+    """Mix the loss of every exit but the last with that to a deeper exit: (1 − s)·L + s·L_deeper.
+
+    Args:
+        losses: (layers, batch), to the labels.
+        all_logits: (layers, batch, num_labels).
+        config: has s, `self_distillation`, and its two further keys.
+
+    Returns:
+        (layers, batch).
+    """
+    share = config.self_distillation
+    if not share:
+        return losses
+    taught = self_distillation_losses(all_logits, config)
+    return torch.cat([(1 - share) * losses[:-1] + share * taught, losses[-1:]])
 
 
 def soft_label_loss(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
@@ -152,6 +170,7 @@ class PonderClassificationLoss(nn.Module):
         kl_penalty_factor: weight of the KL divergence.
         class_weights: (num_labels,), as `task_loss` takes them.
         kl_direction: "to_prior", KL(p ‖ prior), or "from_prior", KL(prior ‖ p).
+        config: has the keys of self-distillation, where layers learn from deeper ones.
     """
 
     def __init__(
@@ -159,8 +178,10 @@ class PonderClassificationLoss(nn.Module):
         kl_penalty_factor: float = 5e-3,
         class_weights: Tensor | None = None,
         kl_direction: str = "to_prior",
+        config: AlbertConfig | None = None,
     ) -> None:
         super().__init__()
+        self.config = config
         self.class_weights = class_weights
         self.kl_penalty_factor = kl_penalty_factor
         self.kl_direction = kl_direction
@@ -186,7 +207,10 @@ class PonderClassificationLoss(nn.Module):
             losses.append(
                 task_loss(layer_logits, labels, reduction="none", weights=self.class_weights)
             )
-        weighted_loss = (torch.stack(losses) * dist.pmf().T).mean()
+        layer_losses = torch.stack(losses)  # (layers, batch)
+        if self.config is not None:
+            layer_losses = with_self_distillation(layer_losses, logits, self.config)
+        weighted_loss = (layer_losses * dist.pmf().T).mean()
         prior = result["target_halt_dist"]
         divergence = prior.kl_div(dist) if self.kl_direction == "to_prior" else dist.kl_div(prior)
         kl_loss = self.kl_penalty_factor * divergence

@@ -269,7 +269,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         losses = torch.stack([self.exit_loss(x, labels, teacher_logits) for x in all_logits])
         share = self.config.self_distillation
         if share:
-            taught_losses = self_distillation_losses(all_logits, self.config)
+            taught_losses = self_distillation_losses(all_logits, self.config).mean(1)
             losses = torch.cat([(1 - share) * losses[:-1] + share * taught_losses, losses[-1:]])
         return joint_loss(losses, self.exit_weights)
 

@@ -353,7 +353,10 @@ class PonderAlbertClassifier(EarlyExitModel):
     def with_training_loss(self, out: PonderOutput, labels: Labels) -> PonderOutput:
         """Return the output with the loss of train() and its two parts."""
         compute_losses = PonderClassificationLoss(
-            self.config.kl_penalty_factor, self.class_weights, self.config.kl_direction
+            self.config.kl_penalty_factor,
+            self.class_weights,
+            self.config.kl_direction,
+            self.config,
         )
         losses = compute_losses(out, labels)
         return replace(

@@ -1,7 +1,9 @@
 """The ponder model: the halting head, losses, and texts."""
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import log_softmax, rel_entr, softmax
 from torch.nn import functional as F
 from transformers import AlbertConfig
 
@@ -48,6 +50,34 @@ def test_regression_weighs_squared_errors():
     errors = (out.logits[..., 0] - labels) ** 2  # (layers, batch)
     torch.testing.assert_close(loss, (errors * out.model_halt_dist.pmf().T).mean())
     assert "'model_halt_dist': GeneralizedGeometricDist(), " in repr(out)  # as its README prints it
+
+
+@pytest.mark.parametrize("teacher", ["last", "next"])
+@pytest.mark.parametrize("num_labels", [1, 3])
+def test_layers_learn_a_share_from_a_deeper_one_weighted_by_p(teacher, num_labels):
+    """KL by scipy; the last layer has the loss to the labels alone."""
+    keys = {"self_distillation": 0.3, "self_distillation_from": teacher}
+    out = tiny_ponder(num_labels=num_labels, kl_penalty_factor=0.0, **keys).train()(
+        **ponder_batch([5, 9]), labels=torch.tensor([2, 0] if num_labels > 1 else [0.5, 3.0])
+    )
+    logits = out.logits.detach().double().numpy()  # (layers, batch, num_labels)
+    losses = []
+    for layer, answers in enumerate(logits):
+        deeper = logits[-1 if teacher == "last" else min(layer + 1, len(logits) - 1)]
+        if num_labels == 1:
+            hard = np.square(answers[:, 0] - [0.5, 3.0])
+            soft = np.square(answers - deeper)[:, 0]
+        else:
+            hard = -log_softmax(answers, 1)[[0, 1], [2, 0]]
+            soft = rel_entr(softmax(deeper, 1), softmax(answers, 1)).sum(1)
+        losses.append(hard if layer == len(logits) - 1 else 0.7 * hard + 0.3 * soft)
+    expected = (np.array(losses) * out.model_halt_dist.pmf().T.detach().numpy()).mean()
+    assert out.loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_single_layer_has_no_deeper_one_to_learn_from():
+    with pytest.raises(UserError, match=r"self_distillation = 0\.5: .*single exit"):
+        tiny_ponder(num_hidden_layers=1, self_distillation=0.5)
 
 
 def test_a_new_model_halts_as_its_prior_does():
