@@ -7,7 +7,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # One thread a test process: the models are tiny, and two processes share two cores.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
 .PHONY: venv demo test test-slow docs lint clean
 

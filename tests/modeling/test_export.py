@@ -21,7 +21,7 @@ from evaluation.calibration import deepest_settings
 from evaluation.modes import MODES
 from modeling.depth_batching import DepthBatcher
 from modeling.keys import EXIT_KEYS
-from tests.conftest import TINY, random_ids, slow, tiny_model
+from tests.conftest import TINY, random_ids, tiny_model
 from tests.general_encoders import ENCODERS, with_exits
 from tests.modeling.hf_layers.test_every_encoder import small
 from tests.models import mask_of, one_of, tiny_act, tiny_ponder
@@ -97,8 +97,15 @@ PONDER_MODELS = {
     "one pooler": {"exit_criteria": "threshold", "pooler_input": "mean"},
 }
 # ModernBERT, DeBERTa and NomicBERT: transformers' own layers, behind which a kept head stands.
-EVERY_MODEL = [slow(name) for name in (*MODELS, *PONDER_MODELS, "act", "graves", *ENCODERS)]
 ACT_MODELS = {"act": {}, "graves": {"act_update": "graves", "pooler_input": "mean"}}
+
+
+def in_one_process(*names: str) -> list:
+    """Slow cases; those of one model run in one process, which exports it once."""
+    return [
+        pytest.param(name, marks=[pytest.mark.slow, pytest.mark.xdist_group(name)])
+        for name in names
+    ]
 
 
 def graph_of(model: torch.nn.Module) -> ir.Model:
@@ -201,7 +208,7 @@ def assert_same(outputs: list[np.ndarray], answer: torch.Tensor, depths: torch.T
 
 # Derandomised: an example in a hundred thousand may sit where rounding decides.
 @settings(derandomize=True, max_examples=25)
-@pytest.mark.parametrize("name", EVERY_MODEL)
+@pytest.mark.parametrize("name", in_one_process(*MODELS, *PONDER_MODELS, *ACT_MODELS, *ENCODERS))
 @given(data=st.data())
 def test_a_file_exits_where_the_model_does(name, data):
     """Every example, and of Adaptive Depth every token."""
@@ -253,9 +260,10 @@ def exported_int8(name: str) -> onnxruntime.InferenceSession:
     return open_session(quantise.to_int8(file, model.config.hidden_size, feeds))
 
 
-@pytest.mark.slow
 @settings(derandomize=True, max_examples=25)
-@pytest.mark.parametrize("name", ["bias_3", "corrected", "MPNet", "sample", *ACT_MODELS, *ENCODERS])
+@pytest.mark.parametrize(
+    "name", in_one_process("bias_3", "corrected", "MPNet", "sample", *ACT_MODELS, *ENCODERS)
+)
 @given(data=st.data())
 def test_a_text_has_one_answer_alone_in_a_batch_in_slots_and_in_a_file(name, data):
     """An int8 file, whose answers are its own, gives them alone and in a batch."""
