@@ -398,15 +398,17 @@ def training_keys(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Keys that decide an exit are not among them, nor those that name files.
     """
-    table = keys_of(config["model_type"])
+    table = keys_of(config.get("model_type"))
     others = {*table.exit_keys, *path_keys("")}
     layers = config.get("num_hidden_layers")
     changed = {}
     for name, key in table.keys.items():
         default = key.initial(layers)
-        # A size without a default follows from the encoder's.
-        if name in config and name not in others and default not in (None, config[name]):
-            changed[name] = config[name]
+        if key.shapes and default is None:  # the width of an exit
+            default = config.get("hidden_size")
+        value = config.get(name)
+        if value is not None and value != default and name not in others:
+            changed[name] = value
     return changed
 
 

@@ -119,22 +119,12 @@ def self_distillation_losses(all_logits: Tensor, config: AlbertConfig) -> Tensor
     return losses.mean(-1) if config.is_multi_label else losses
 
 
-def with_self_distillation(losses: Tensor, all_logits: Tensor, config: AlbertConfig) -> Tensor:
+def with_self_distillation(losses: Tensor, taught_losses: Tensor, share: float) -> Tensor:
     """Mix the loss of every exit but the last with that to a deeper exit: (1 − s)·L + s·L_deeper.
 
-    Args:
-        losses: (layers, batch), to the labels.
-        all_logits: (layers, batch, num_labels).
-        config: has s, `self_distillation`, and its two further keys.
-
-    Returns:
-        (layers, batch).
+    losses: (layers, …), to the labels. taught_losses: (layers − 1, …). share: s.
     """
-    share = config.self_distillation
-    if not share:
-        return losses
-    taught = self_distillation_losses(all_logits, config)
-    return torch.cat([(1 - share) * losses[:-1] + share * taught, losses[-1:]])
+    return torch.cat([(1 - share) * losses[:-1] + share * taught_losses, losses[-1:]])
 
 
 def soft_label_loss(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
@@ -208,9 +198,16 @@ class PonderClassificationLoss(nn.Module):
                 task_loss(layer_logits, labels, reduction="none", weights=self.class_weights)
             )
         layer_losses = torch.stack(losses)  # (layers, batch)
-        if self.config is not None:
-            layer_losses = with_self_distillation(layer_losses, logits, self.config)
-        weighted_loss = (layer_losses * dist.pmf().T).mean()
+        p = dist.pmf().T
+        weighted_loss = (layer_losses * p).mean()
+        if self.config is not None and self.config.self_distillation:
+            taught_losses = self_distillation_losses(logits, self.config)
+            share = self.config.self_distillation
+            mixed = with_self_distillation(layer_losses, taught_losses, share)
+            # When to halt is learned from the labels alone: a layer whose loss has a share of
+            # teaching would cost less than the last, which has none, for one and the same answer.
+            halting = layer_losses.detach() * (p - p.detach())
+            weighted_loss = (mixed * p.detach() + halting).mean()
         prior = result["target_halt_dist"]
         divergence = prior.kl_div(dist) if self.kl_direction == "to_prior" else dist.kl_div(prior)
         kl_loss = self.kl_penalty_factor * divergence

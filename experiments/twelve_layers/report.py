@@ -60,8 +60,12 @@ GAIN_COSTS = (0.25, 0.33, 0.5)  # at which gains over other depths and by self-d
 RIVAL_COSTS = (0.33, 0.4, 0.5, 0.6)  # at which the gain over two ordinary networks is told
 CURVE_COSTS = np.arange(0.16, 1.0, 0.02)  # of the figure
 DEPTHS = sorted({run.depth for run in runs() if run.depth}, reverse=True)  # of ordinary networks
-PLACES = {"every layer": 1, "every second": 2, "every third": 3}  # after which an exit is checked
-# Milliseconds that `benchmarks/one_text.py` printed; docs/results.md has the command.
+EXIT_STEPS = {
+    "every layer": 1,
+    "every second": 2,
+    "every third": 3,
+}  # after which an exit is checked
+# Milliseconds that `benchmarks/one_text.py` printed; docs/appendix.md has the command.
 TIMES = Path(__file__).parent / "times.csv"
 MOST_EXCESS = 0.02  # of the cost obtained over the cost aimed at; see protocol.md
 TOKENS = 25  # of a whole sentence of SST-2 on average; the shares hardly depend on it
@@ -512,14 +516,16 @@ class Table:
         outcome = cascade_at_cost(networks, self.choosing, self.rows, target, self.measure)
         return np.nan if outcome is None else self.score(outcome.logits, networks[0][1].labels)
 
-    def by_places(self) -> str:
+    def with_fewer_exits(self) -> str:
         """Write the table of the same exits where some are left out, and so are their checks.
 
-        At a cost below that of the first exit that is left, there is nothing.
+        At a cost below that of the first exit that is kept, there is nothing.
         """
         found = self.answers(0)
+        if not found:
+            return "Fewer exits are told once exits are recorded."
         lines = []
-        for name, step in PLACES.items():
+        for name, step in EXIT_STEPS.items():
             costs = exit_costs(self.encoder, step)
             cells = []
             for target in COSTS:
@@ -537,7 +543,10 @@ class Table:
                 cost = np.mean([outcome.cost for outcome in outcomes])
                 cells.append(f"{percent(float(np.mean(scores)))} (at {cost:.2f})")
             lines.append([f"{name} ({seeds(found)})", *cells])
-        titles = (f"{self.metric_name}, with an exit after, at a cost of", *map(str, COSTS))
+        titles = (
+            f"{self.metric_name}, by layers that have an exit, at a cost of",
+            *map(str, COSTS),
+        )
         return markdown_table(titles, lines)
 
     def hypotheses(self) -> str:
@@ -639,10 +648,10 @@ class Table:
                 if record["cost"] and float(record["cost"]) < 1:
                     right, _ = self.exits_at_cost(found, seed, float(record["cost"]))
                 scores.append(100 * right.mean())
-            accuracy = percent(float(np.mean(scores)))
+            mean_score = percent(float(np.mean(scores)))
             pytorch = f"{record['pytorch_ms']}, {record['pytorch_p95']}"
             int8 = f"{record['int8_ms']}, {record['int8_p95']}"
-            lines.append([record["contender"], accuracy, pytorch, int8])
+            lines.append([record["contender"], mean_score, pytorch, int8])
         titles = ("accuracy, %", "PyTorch: mean ms, p95", "ONNX, int8: mean ms, p95")
         return markdown_table(("MPNet, SST-2", *titles), lines)
 
@@ -880,7 +889,7 @@ def main() -> None:
         if task == "SST-2" and args.encoder == "mpnet" and args.part == "reporting":
             print(f"{table.with_times()}\n")
         if table.measure is accuracy:
-            print(f"{table.by_places()}\n")
+            print(f"{table.with_fewer_exits()}\n")
             print(f"{table.gains_by_teaching()}\n")
             print(f"{table.gains_over_depths()}\n")
             print(f"{table.gains_over_two()}\n")

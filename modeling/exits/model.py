@@ -36,7 +36,13 @@ from ..encoder import (
 )
 from ..hf_layers.backbone import HfBackbone, HfHead, hf_backbone
 from ..loading.weights import ELBERT_NAMES, KEPT_HEAD_NAMES
-from ..losses import distillation_loss, joint_loss, self_distillation_losses, task_loss
+from ..losses import (
+    distillation_loss,
+    joint_loss,
+    self_distillation_losses,
+    task_loss,
+    with_self_distillation,
+)
 from ..rules import LayerOutput, State, scan_answers
 
 
@@ -270,7 +276,7 @@ class ElbertForSequenceClassification(EarlyExitModel):
         share = self.config.self_distillation
         if share:
             taught_losses = self_distillation_losses(all_logits, self.config).mean(1)
-            losses = torch.cat([(1 - share) * losses[:-1] + share * taught_losses, losses[-1:]])
+            losses = with_self_distillation(losses, taught_losses, share)
         return joint_loss(losses, self.exit_weights)
 
     def exit_loss(self, logits: Tensor, labels: Tensor, teacher_logits: Tensor | None) -> Tensor:

@@ -11,6 +11,7 @@ import elbert
 from modeling.errors import UserError
 from tests.berts import save, tiny_encoder
 from tests.conftest import TINY, made_reviews, tiny_model
+from tests.models import tiny_ponder
 
 
 def test_weights_decay_as_in_hfs_trainer_and_exits_learn_at_their_rate():
@@ -54,6 +55,8 @@ def test_a_summary_counts_the_encoder_as_hf_does():
     taught = tiny_model(self_distillation=0.5)
     assert "self_distillation" not in text
     assert "self_distillation = 0.5" in elbert.summary(taught)
+    ponder = tiny_ponder(**TINY, lambda_lr=1e-3, target_halt_probability=0.3)
+    assert "target_halt_probability = 0.3, lambda_lr = 0.001" in elbert.summary(ponder)
     with pytest.raises(UserError, match="AlbertModel is no model of this library"):
         elbert.summary(reference)
 

@@ -11,6 +11,8 @@ from safetensors.numpy import save_file
 from transformers import AutoModel, AutoTokenizer
 
 from experiments.twelve_layers import prepare, report, rows, trainings
+from experiments.twelve_layers.words import record_words
+from glue.tasks import get_task
 from modeling.errors import UserError
 from tests.berts import save, tiny_encoder
 from tests.conftest import WORDS, write
@@ -135,6 +137,10 @@ def test_hypotheses_are_judged_by_their_bounds(ordinary, verdicts, monkeypatch, 
     lines = table.hypotheses().splitlines()[2:]
     assert [line.split("|")[-2].strip() for line in lines] == verdicts
     assert "90.0 (at 0.26)" in table.at_costs().splitlines()[2]
+    rows_of_steps = table.with_fewer_exits().splitlines()[2:]
+    # Examples are sure from the third layer on, so with every second exit they exit at the fourth.
+    assert ["(at 0.26)" in row for row in rows_of_steps] == [True, False, True]
+    assert "90.0 (at 0.34)" in rows_of_steps[1]
     assert table.by_layer().count("90.0") == 12
 
 
@@ -288,6 +294,32 @@ def test_the_recipe_is_the_best_on_the_rows_that_choose(monkeypatch, tmp_path, s
     assert trainings.Run("CoLA", 6, 11).recipe == ordinary
     assert all(run.is_recorded for run in trainings.choosing_runs("mpnet", "teaching"))
     script(report.main, "--choose", "teaching").done()  # what was chosen stays
+
+
+def test_a_bag_of_words_reads_each_text_of_a_pair(tmp_path):
+    """The label of RTE is that of the second text alone, the score of STS-B that of both."""
+    places = [("red", "wet"), ("red", "dry"), ("old", "wet"), ("old", "dry")] * 8
+    lines = [f"{n}\tit is {a}\tit is {b}\t" for n, (a, b) in enumerate(places)]
+    header = "index\tsentence1\tsentence2\t"
+    labels = ["entailment" if b == "wet" else "not_entailment" for _, b in places]
+    scores = [2.0 * (a == "red") + (b == "wet") for a, b in places]
+    for name, column, values in (("RTE", "label", labels), ("STS-B", "score", scores)):
+        folder = tmp_path / name
+        folder.mkdir()
+        rows_made = [f"{line}{value}" for line, value in zip(lines, values, strict=True)]
+        for split in ("train", "dev"):
+            write(folder / f"{split}.tsv", "\n".join([header + column, *rows_made, ""]))
+        record_words(get_task(name), folder, tmp_path / f"{name}.safetensors")
+    answers = report.load_file_of(tmp_path / "RTE.safetensors")
+    assert answers.right.all()
+    answers = report.load_file_of(tmp_path / "STS-B.safetensors")
+    assert report.mean_correlation(answers.logits[0], answers.labels) > 0.99
+
+
+def test_a_gpu_that_is_asked_for_is_there(script, tmp_path):
+    if not torch.cuda.is_available():
+        flags = ("--work", tmp_path, "--device", "cuda")
+        script(trainings.main, *flags).refused("--device cuda: PyTorch finds no GPU here")
 
 
 def test_a_bag_of_words_answers_before_the_exits_what_it_is_sure_of():

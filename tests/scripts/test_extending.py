@@ -259,7 +259,7 @@ SCRIPT_TESTS = ("test_change_config.py", "test_errors.py", "test_sweep_exits.py"
 
 
 @pytest.mark.slow
-def test_what_the_page_adds_fails_no_test(extended):
+def test_what_the_page_adds_fails_no_test_of_what_reads_its_tables(extended):
     """The quick tests of the networks, of rules and keys, and of a sweep, in the new project."""
     places = [f"tests/{name}" for name in QUICK_TESTS]
     places += [f"tests/scripts/{name}" for name in SCRIPT_TESTS]

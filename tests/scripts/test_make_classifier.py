@@ -1,6 +1,7 @@
 """make_classifier.py, from a table to the file that answers."""
 
 import csv
+import json
 import re
 import sys
 from collections import Counter
@@ -84,6 +85,22 @@ def test_what_cannot_be_made_is_said_before_anything_is_written(
     flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", tmp_path / "o"]
     script(make_classifier.main, *flags, *more).refused(words)
     assert not list(tmp_path.glob("o/*"))
+
+
+def test_keys_are_checked_against_the_configuration_that_is_named(script, tmp_path, monkeypatch):
+    """Three layers of the sample's twelve, whose last exit is at the third."""
+    monkeypatch.setattr(make_classifier, "check_packages", lambda: None)
+    monkeypatch.setattr(steps, "run", lambda *command: sys.exit(7))  # behind the checks
+    config = {**read_json(SAMPLE / "config.json"), "num_hidden_layers": 3}
+    shallow = write(tmp_path / "three_layers.json", json.dumps(config))
+    table = write(
+        tmp_path / "own.csv",
+        "sentence1,label\n" + "".join(f"{n},{'xy'[n % 2]}\n" for n in range(40)),
+    )
+    flags = ["--train_file", table, "--model_name_or_path", SAMPLE, "--output_dir", tmp_path / "o"]
+    more = ("--config_name", shallow, "--set", "exit_layers=[1,3]")
+    assert script(make_classifier.main, *flags, *more).status == 7
+    script(make_classifier.main, *flags, *more[2:]).refused("exit_layers")
 
 
 @pytest.mark.parametrize("separator", [None, ";", "columns"])

@@ -734,7 +734,8 @@ HEADS = {
 
 
 @pytest.mark.parametrize(
-    ("family", "teaches"), [("bert", "as a teacher"), ("mpnet", "as the last exit")]
+    ("family", "teaches"),
+    [("bert", "as a teacher"), ("bert", "as the last exit"), ("mpnet", "as the last exit")],
 )
 def test_a_fine_tuned_classifier_gets_exits_and_keeps_its_answers(
     family, teaches, glue, rte, tmp_path

@@ -153,8 +153,9 @@ def training_command(project: Project) -> list[str]:
         flags += ["--resume_from_checkpoint", "latest"]
     flags += project.training_flags  # the last, so that they win
     words = [str(flag) for flag in flags]
-    keys = GlueSettings(*parse(GROUPS, None, words)).mode.keys
-    load_config(project.encoder, **keys.values)  # refuses what the encoder cannot have
+    settings = GlueSettings(*parse(GROUPS, None, words))
+    source = settings.model.config_name or project.encoder
+    load_config(source, **settings.mode.keys.values)  # refuses what the encoder cannot have
     return words
 
 

@@ -56,7 +56,11 @@ def test_regression_weighs_squared_errors():
 @pytest.mark.parametrize("num_labels", [1, 3])
 def test_layers_learn_a_share_from_a_deeper_one_weighted_by_p(teacher, num_labels):
     """KL by scipy; the last layer has the loss to the labels alone."""
-    keys = {"self_distillation": 0.3, "self_distillation_from": teacher}
+    keys = {
+        "self_distillation": 0.3,
+        "self_distillation_from": teacher,
+        "self_distillation_temperature": 2.0,
+    }
     out = tiny_ponder(num_labels=num_labels, kl_penalty_factor=0.0, **keys).train()(
         **ponder_batch([5, 9]), labels=torch.tensor([2, 0] if num_labels > 1 else [0.5, 3.0])
     )
@@ -69,10 +73,22 @@ def test_layers_learn_a_share_from_a_deeper_one_weighted_by_p(teacher, num_label
             soft = np.square(answers - deeper)[:, 0]
         else:
             hard = -log_softmax(answers, 1)[[0, 1], [2, 0]]
-            soft = rel_entr(softmax(deeper, 1), softmax(answers, 1)).sum(1)
+            teaching, taught = softmax(deeper / 2, 1), softmax(answers / 2, 1)
+            soft = 4 * rel_entr(teaching, taught).sum(1)
         losses.append(hard if layer == len(logits) - 1 else 0.7 * hard + 0.3 * soft)
     expected = (np.array(losses) * out.model_halt_dist.pmf().T.detach().numpy()).mean()
     assert out.loss.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_when_to_halt_is_learned_from_labels_alone():
+    """The halting head's gradient is that without self-distillation, also where its share is 1."""
+    gradients = []
+    for share in (0.0, 1.0):
+        model = tiny_ponder(num_labels=3, kl_penalty_factor=0.0, self_distillation=share).train()
+        model(**ponder_batch([5, 9]), labels=torch.tensor([2, 0])).loss.backward()
+        gradients.append(torch.cat([x.grad.flatten() for x in model.ponder.parameters()]))
+    assert gradients[0].abs().max() > 1e-4
+    assert_near(gradients[1], gradients[0], 1e-7)
 
 
 def test_a_single_layer_has_no_deeper_one_to_learn_from():
