@@ -60,11 +60,8 @@ GAIN_COSTS = (0.25, 0.33, 0.5)  # at which gains over other depths and by self-d
 RIVAL_COSTS = (0.33, 0.4, 0.5, 0.6)  # at which the gain over two ordinary networks is told
 CURVE_COSTS = np.arange(0.16, 1.0, 0.02)  # of the figure
 DEPTHS = sorted({run.depth for run in runs() if run.depth}, reverse=True)  # of ordinary networks
-EXIT_STEPS = {
-    "every layer": 1,
-    "every second": 2,
-    "every third": 3,
-}  # after which an exit is checked
+# After which layers there is an exit.
+EXIT_STEPS = {"every layer": 1, "every second": 2, "every third": 3}
 # Milliseconds that `benchmarks/one_text.py` printed; docs/appendix.md has the command.
 TIMES = Path(__file__).parent / "times.csv"
 MOST_EXCESS = 0.02  # of the cost obtained over the cost aimed at; see protocol.md
@@ -455,13 +452,18 @@ class Table:
         name: str,
         outcomes: Sequence[Callable[[float], Outcome]],
         found: dict[int, Answers],
+        least: float = 0.0,
     ) -> list[list[str]]:
         """Write a method's line: the mean over seeds at each cost, with the cost obtained.
 
-        outcomes: of each seed of `found`, by the cost aimed at.
+        outcomes: of each seed of `found`, by the cost aimed at. least: the method's lowest cost,
+        below which there is nothing.
         """
         cells = []
         for target in COSTS if outcomes else ():
+            if target < least:
+                cells.append("")
+                continue
             by_seed = [outcome(target) for outcome in outcomes]
             scores = []
             for outcome, answers in zip(by_seed, found.values(), strict=True):
@@ -527,22 +529,11 @@ class Table:
         lines = []
         for name, step in EXIT_STEPS.items():
             costs = exit_costs(self.encoder, step)
-            cells = []
-            for target in COSTS:
-                if costs[step - 1] > target:
-                    cells.append("")
-                    continue
-                outcomes = [
-                    at_cost(answers.at_every(step), costs, self.choosing, self.rows, target)
-                    for answers in found.values()
-                ]
-                scores = [
-                    self.score(outcome.logits, answers.labels)
-                    for outcome, answers in zip(outcomes, found.values(), strict=True)
-                ]
-                cost = np.mean([outcome.cost for outcome in outcomes])
-                cells.append(f"{percent(float(np.mean(scores)))} (at {cost:.2f})")
-            lines.append([f"{name} ({seeds(found)})", *cells])
+            outcomes = [
+                partial(at_cost, answers.at_every(step), costs, self.choosing, self.rows)
+                for answers in found.values()
+            ]
+            lines += self.line(name, outcomes, found, least=costs[step - 1])
         titles = (
             f"{self.metric_name}, by layers that have an exit, at a cost of",
             *map(str, COSTS),
