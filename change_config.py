@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # python -P leaves it out
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +87,21 @@ def change_alone(directory: Path, key: str, text: str) -> Edit:
     return Edit(path, values.get(key), new_value)
 
 
+def tell_if_idle(directory: Path, key: str) -> None:
+    """Say so if the exit rule of the model in `directory` does not read this exit key."""
+    # These load torch, which other keys do not need.
+    from modeling.configuration import config_class_of
+    from modeling.loading.configs import load_config, mode_in
+
+    config_class = config_class_of(mode_in(directory))
+    if config_class is None:
+        return
+    with suppress(UserError):  # what else is wrong with the file, its next reader says
+        config = load_config(directory, config_class)
+        if config.idle_keys([key]):
+            print(f"{key} has no effect: the exit rule reads {', '.join(config.keys_read())}")
+
+
 def main() -> None:
     parser = FlagParser(__doc__)
     parser.add_argument(
@@ -110,6 +126,8 @@ def main() -> None:
     old = json.dumps(edit.old_value)
     new = json.dumps(edit.new_value)
     print(f"{args.model} {edit.path}: {args.key} {old} -> {new}".lstrip())
+    if args.key in keys_of(read_json(config_path).get("model_type")).exit_keys:
+        tell_if_idle(directory, args.key)
 
 
 if __name__ == "__main__":

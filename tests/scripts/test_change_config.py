@@ -110,6 +110,14 @@ def test_the_folder_is_named_as_in_other_scripts_or_as_published(model, script):
         script(change_config.main, *edit, "0.5", *folders).refused("--model_dir", "--task")
 
 
+def test_an_edit_that_the_rule_does_not_read_is_said(model, edit):
+    edit_json(model / "config.json", thres_name="patience")
+    said = edit("exit_thres", "0.3").done().out
+    assert "exit_thres has no effect: the exit rule reads thres_name, cnt_thres" in said
+    assert "no effect" not in edit("cnt_thres", "2").done().out
+    assert "no effect" not in edit("thres_name", "entropy").done().out
+
+
 def test_keys_that_fix_the_shape_of_trained_weights_stay(model, edit, tmp_path, script):
     (model / "model.safetensors").touch()
     before = config_of(model)
