@@ -864,12 +864,16 @@ def main() -> None:
         write_text(RECIPES, as_json(chosen))
         print(f"chosen: {RECIPES}")
         return
+    slices = {task: rows.slices[args.part] for task, rows in ROWS.items()}
+    with_rows = [task for task, rows in slices.items() if rows.stop > rows.start]
+    if args.task and args.task not in with_rows:
+        raise UserError(f"--part {args.part}: {args.task} has none; {', '.join(with_rows)} have")
     if args.chart:
         tasks = [args.task] if args.task else list(DATA)
         panels = {DATA[task]: Table(task, args.part, args.encoder).panel() for task in tasks}
         draw_comparison(panels, args.chart, f"{LAYERS[args.encoder]} layers")
         return
-    for task in [args.task] if args.task else ROWS:
+    for task in [args.task] if args.task else with_rows:
         table = Table(task, args.part, args.encoder)
         if answers_labels(table) is None:
             continue

@@ -415,3 +415,5 @@ def test_from_tables_to_a_report(encoder, tmp_path, monkeypatch, script):
     for line in ("exits (1 seed)", "exits: optimal_stopping (1 seed)", "bag of words, without"):
         assert f"| {line}" in done.out
     assert "Recorded: 3 of 3 runs" in done.out
+    flags = ("--task", "SICK", "--part", "dev")
+    script(report.main, *flags).refused("--part dev", "SICK", "SST-2, SST-2-8k")
