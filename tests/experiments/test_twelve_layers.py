@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ from safetensors.numpy import save_file
 from transformers import AutoModel, AutoTokenizer
 
 from experiments.twelve_layers import prepare, report, rows, trainings
-from experiments.twelve_layers.words import record_words
+from experiments.twelve_layers.words import main as time_words, record_words
 from glue.tasks import get_task
 from modeling.errors import UserError
 from tests.berts import save, tiny_encoder
@@ -415,5 +416,7 @@ def test_from_tables_to_a_report(encoder, tmp_path, monkeypatch, script):
     for line in ("exits (1 seed)", "exits: optimal_stopping (1 seed)", "bag of words, without"):
         assert f"| {line}" in done.out
     assert "Recorded: 3 of 3 runs" in done.out
+    timed = script(time_words, "--data", work / "data/SST-2-8k", "--texts", 5).done()
+    assert re.fullmatch(r"bag of words: mean \d+\.\d\d ms, p95 \d.* \(5 texts, .*\)\n", timed.out)
     flags = ("--task", "SICK", "--part", "dev")
     script(report.main, *flags).refused("--part dev", "SICK", "SST-2, SST-2-8k")
