@@ -26,6 +26,8 @@ SENT_FILES = (
     CARD,
     PICTURE,
 )
+# Files of an earlier push that would win over what is sent now.
+OF_AN_EARLIER_MODEL = (EXIT_FILE, "model.safetensors", "model.safetensors.index.json")
 # Keys of these files that are about the machine of the training.
 PRIVATE_KEYS = ("_name_or_path", "name_or_path", "my_out_dir", "command", "flags")
 # A path from a root, with two names at least, or from a home or a drive; or a URL with a password.
@@ -82,10 +84,21 @@ def public_json(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def put_together(folder: Path, target: Path) -> None:
-    """Put into `target` what is sent of a model's folder, and nothing that is private."""
-    for name, path in files_to_send(folder).items():
+    """Put into `target` what is sent of a model's folder, and nothing that is private.
+
+    config.json has the exit keys that are in force: transformers' Auto classes read no other file
+    of a repository.
+    """
+    files = files_to_send(folder)
+    exit_keys = {}
+    if EXIT_FILE in files:
+        exit_keys = read_exit_file(files[EXIT_FILE])
+        exit_keys.pop("provenance", None)
+    for name, path in files.items():
         if name in ("config.json", EXIT_FILE, "tokenizer_config.json"):
             values = public_json(read_exit_file(path) if name == EXIT_FILE else read_json(path))
+            if name == "config.json":
+                values |= exit_keys
             if "exit_config_path" in values:
                 values["exit_config_path"] = EXIT_FILE
             (target / name).write_text(as_json(values), encoding="utf-8")
@@ -105,7 +118,12 @@ def send(folder: Path, repository: str, is_private: bool) -> None:
         names = sorted(path.name for path in target.iterdir())
         try:
             hub.create_repo(repository, private=is_private, exist_ok=True)
-            url = hub.upload_folder(repo_id=repository, folder_path=target, allow_patterns=names)
+            url = hub.upload_folder(
+                repo_id=repository,
+                folder_path=target,
+                allow_patterns=names,
+                delete_patterns=list(OF_AN_EARLIER_MODEL),  # those of them that are not sent
+            )
         except Exception as error:  # of the hub, or of the HTTP client that it happens to use
             reason = " ".join(str(error).split())[:300]
             raise UserError(f"{repository}: the upload failed ({reason})") from error

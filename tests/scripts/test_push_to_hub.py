@@ -26,9 +26,14 @@ def hub(monkeypatch, tmp_path) -> Path:
         def create_repo(self, name: str, **more) -> None:
             sent.mkdir(exist_ok=True)
 
-        def upload_folder(self, repo_id: str, folder_path: Path, **patterns) -> str:
+        def upload_folder(
+            self, repo_id: str, folder_path: Path, allow_patterns, delete_patterns
+        ) -> str:
+            there = [path.name for path in sent.iterdir()]
+            for name in filter_repo_objects(there, allow_patterns=delete_patterns):
+                (sent / name).unlink()
             files = [str(x.relative_to(folder_path)) for x in folder_path.rglob("*.*")]
-            for name in filter_repo_objects(files, **patterns):
+            for name in filter_repo_objects(files, allow_patterns=allow_patterns):
                 shutil.copy(folder_path / name, sent)
             return repo_id
 
@@ -97,8 +102,16 @@ def test_nothing_private_is_sent(script, glue, trained, hub):
     sent_keys = json.loads((hub / "exit_config.json").read_text())
     about = {"weights": "0a", "versions": {"torch": "2"}}
     assert sent_keys == {"exit_thres": 0.2, "provenance": about}
+    # What transformers reads of a repository, which is no folder there.
+    assert json.loads((hub / "config.json").read_text())["exit_thres"] == 0.2
     classify = pipeline("text-classification", str(hub), pipeline_class=EarlyExitPipeline)
     assert classify.model.config.exit_thres == 0.2
+    (trained / "a.json").unlink()
+    edit_json(trained / "config.json", exit_config_path="", exit_thres=0.6)
+    glue(trained, "--do_eval", "--out_mode", "one").done()
+    script(push_to_hub.main, *flags).done()  # again, without an exit file
+    assert not (hub / "exit_config.json").exists()
+    assert json.loads((hub / "config.json").read_text())["exit_thres"] == 0.6
     assert classify.model.config.id2label == {0: "entailment", 1: "not_entailment"}
 
 
