@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from modeling.errors import UserError
-from modeling.exit_settings import layer_count, overriding_file, read_exit_file
+from modeling.exit_settings import describe, layer_count, overriding_file, read_exit_file
 from modeling.files import has_weights, read_json
 from modeling.keys import SIZES, keys_of, nearest_names, parse_value
 from runs.files import locked, write_json
@@ -90,16 +90,14 @@ def change_alone(directory: Path, key: str, text: str) -> Edit:
 def tell_if_idle(directory: Path, key: str) -> None:
     """Say so if the exit rule of the model in `directory` does not read this exit key."""
     # These load torch, which other keys do not need.
-    from modeling.configuration import config_class_of
+    from modeling.configuration import ElbertConfig, config_class_of
     from modeling.loading.configs import load_config, mode_in
 
-    config_class = config_class_of(mode_in(directory))
-    if config_class is None:
-        return
     with suppress(UserError):  # what else is wrong with the file, its next reader says
+        config_class = config_class_of(mode_in(directory)) or ElbertConfig
         config = load_config(directory, config_class)
         if config.idle_keys([key]):
-            print(f"{key} has no effect: the exit rule reads {', '.join(config.keys_read())}")
+            print(f"{key} has no effect: the exit rule is {describe(config.keys_read())}")
 
 
 def main() -> None:

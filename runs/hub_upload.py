@@ -10,8 +10,9 @@ from typing import Any
 from huggingface_hub import HfApi
 
 from modeling.errors import UserError
-from modeling.exit_settings import EXIT_FILE, overriding_file, read_exit_file
+from modeling.exit_settings import EXIT_FILE, overriding_file, read_exit_file, read_overrides
 from modeling.files import TOKENIZER_FILES, read_json, resolve_within, weight_files
+from modeling.keys import keys_of
 from runs.files import as_json
 from runs.flags import option
 from runs.provenance import PASSWORD
@@ -26,8 +27,8 @@ SENT_FILES = (
     CARD,
     PICTURE,
 )
-# Files of an earlier push that would win over what is sent now.
-OF_AN_EARLIER_MODEL = (EXIT_FILE, "model.safetensors", "model.safetensors.index.json")
+# Files that, left from an earlier push, would win over what is sent now.
+REMOVED_UNLESS_SENT = (EXIT_FILE, "model.safetensors", "model.safetensors.index.json")
 # Keys of these files that are about the machine of the training.
 PRIVATE_KEYS = ("_name_or_path", "name_or_path", "my_out_dir", "command", "flags")
 # A path from a root, with two names at least, or from a home or a drive; or a URL with a password.
@@ -90,15 +91,12 @@ def put_together(folder: Path, target: Path) -> None:
     of a repository.
     """
     files = files_to_send(folder)
-    exit_keys = {}
-    if EXIT_FILE in files:
-        exit_keys = read_exit_file(files[EXIT_FILE])
-        exit_keys.pop("provenance", None)
     for name, path in files.items():
         if name in ("config.json", EXIT_FILE, "tokenizer_config.json"):
-            values = public_json(read_exit_file(path) if name == EXIT_FILE else read_json(path))
-            if name == "config.json":
-                values |= exit_keys
+            values = read_exit_file(path) if name == EXIT_FILE else read_json(path)
+            if name == "config.json" and EXIT_FILE in files:
+                values |= read_overrides(files[EXIT_FILE], keys_of(values.get("model_type")))
+            values = public_json(values)
             if "exit_config_path" in values:
                 values["exit_config_path"] = EXIT_FILE
             (target / name).write_text(as_json(values), encoding="utf-8")
@@ -122,7 +120,7 @@ def send(folder: Path, repository: str, is_private: bool) -> None:
                 repo_id=repository,
                 folder_path=target,
                 allow_patterns=names,
-                delete_patterns=list(OF_AN_EARLIER_MODEL),  # those of them that are not sent
+                delete_patterns=list(REMOVED_UNLESS_SENT),
             )
         except Exception as error:  # of the hub, or of the HTTP client that it happens to use
             reason = " ".join(str(error).split())[:300]

@@ -867,7 +867,8 @@ def main() -> None:
     slices = {task: rows.slices[args.part] for task, rows in ROWS.items()}
     with_rows = [task for task, rows in slices.items() if rows.stop > rows.start]
     if args.task and args.task not in with_rows:
-        raise UserError(f"--part {args.part}: {args.task} has none; {', '.join(with_rows)} have")
+        others = ", ".join(with_rows)
+        raise UserError(f"--part {args.part}: {args.task} has no such rows; {others} have")
     if args.chart:
         tasks = [args.task] if args.task else list(DATA)
         panels = {DATA[task]: Table(task, args.part, args.encoder).panel() for task in tasks}

@@ -26,7 +26,7 @@ from runs.processes import run_script
 ROUNDS = 10  # of the times
 
 
-def fitted(task: Task, train: Sequence[Example]) -> Pipeline:
+def fit_words(task: Task, train: Sequence[Example]) -> Pipeline:
     """Fit the bag of words of a task to its training rows."""
     columns = [
         (name, TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True), column)
@@ -47,7 +47,7 @@ def record_words(task: Task, data: Path, path: Path) -> None:
     if path.exists():
         return
     dev = read_examples(replace(task, files={"dev": "dev.tsv"}), data, "dev")
-    model = fitted(task, read_examples(task, data, "train"))
+    model = fit_words(task, read_examples(task, data, "train"))
     if task.is_regression:
         logits = np.asarray(model.predict(texts_of(dev)))[:, None]
     else:
@@ -86,7 +86,7 @@ def main() -> None:
     args = parser.parse_args()
     task = get_task("SST-2")
     dev = read_examples(replace(task, files={"dev": "dev.tsv"}), args.data, "dev")
-    model = fitted(task, read_examples(task, args.data, "train"))
+    model = fit_words(task, read_examples(task, args.data, "train"))
     places = np.linspace(0, len(dev) - 1, min(args.texts, len(dev))).astype(int)
     milliseconds = time_each(model, texts_of(dev)[places])
     print(

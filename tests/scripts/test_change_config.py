@@ -113,7 +113,7 @@ def test_the_folder_is_named_as_in_other_scripts_or_as_published(model, script):
 def test_an_edit_that_the_rule_does_not_read_is_said(model, edit):
     edit_json(model / "config.json", thres_name="patience")
     said = edit("exit_thres", "0.3").done().out
-    assert "exit_thres has no effect: the exit rule reads thres_name, cnt_thres" in said
+    assert "exit_thres has no effect: the exit rule is patience, cnt_thres 4" in said
     assert "no effect" not in edit("cnt_thres", "2").done().out
     assert "no effect" not in edit("thres_name", "entropy").done().out
 

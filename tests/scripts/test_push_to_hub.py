@@ -106,13 +106,13 @@ def test_nothing_private_is_sent(script, glue, trained, hub):
     assert json.loads((hub / "config.json").read_text())["exit_thres"] == 0.2
     classify = pipeline("text-classification", str(hub), pipeline_class=EarlyExitPipeline)
     assert classify.model.config.exit_thres == 0.2
+    assert classify.model.config.id2label == {0: "entailment", 1: "not_entailment"}
     (trained / "a.json").unlink()
     edit_json(trained / "config.json", exit_config_path="", exit_thres=0.6)
     glue(trained, "--do_eval", "--out_mode", "one").done()
     script(push_to_hub.main, *flags).done()  # again, without an exit file
     assert not (hub / "exit_config.json").exists()
     assert json.loads((hub / "config.json").read_text())["exit_thres"] == 0.6
-    assert classify.model.config.id2label == {0: "entailment", 1: "not_entailment"}
 
 
 def test_a_card_is_true_and_never_written_over_one_s_own(script, glue, trained, hub):
