@@ -24,6 +24,7 @@ from runs.folder import RunFolder
 from runs.job import Job, find_task, open_job
 from runs.output_dir import checkpoints_of, results_folder
 from runs.settings import GlueSettings
+from runs.trackers import log_scalars
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,8 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
             report.write(folder, directory, evaluation.out_mode)
         if settings.run.do_train:  # whose trackers are still open
             scalars = report.final_scalars().items()
-            accelerator.log({f"eval/{name}{suffix}": value for name, value in scalars})
+            named = {f"eval/{name}{suffix}": value for name, value in scalars}
+            log_scalars(accelerator, named, step=None)
 
 
 def evaluate_checkpoints(settings: GlueSettings, accelerator: Accelerator) -> None:

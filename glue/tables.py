@@ -25,6 +25,10 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 LARGEST_CELL = 10_000_000  # characters
 LARGEST_LINE = 2**30  # bytes: a line of JSON may hold a whole table
 TOO_LONG = f"has more than the {LARGEST_CELL} characters that are allowed: split the text"
+OPEN_QUOTE = (
+    "a quote opens a cell and does not close on this line, and a row of a .tsv file ends with its "
+    "line: save the table as .csv, whose cells can have line breaks"
+)
 csv.field_size_limit(LARGEST_CELL)
 
 # Cells by column name. In a row with more cells than columns, the first surplus one is under None.
@@ -292,14 +296,38 @@ def _name_cells(columns: list[str], rows: Iterator[tuple[int, list[str]]]) -> Nu
 def _unquoted_rows(
     path: Path, rows: Iterator[tuple[int, list[str]]]
 ) -> Iterator[tuple[int, list[str]]]:
-    """Take the quotes off cells that pandas and spreadsheets have quoted; one line counts them."""
+    """Take the quotes off cells that pandas and spreadsheets have quoted; one line counts them.
+
+    A quoted cell that goes on over the next lines would be a row on each. Raises UserError where
+    that shows in a row with fewer cells than the table has columns; elsewhere a warning tells it.
+    """
     count = 0
+    columns = 0
+    opening = 0  # the line whose last cell has a quote that opens, and did not close so far
+    joined: list[int] = []  # such lines, where a later one closes the quote
     for number, cells in rows:
+        columns = columns or len(cells)
+        is_blank = cells == [""]
+        opens = cells[-1].startswith('"') and _has_lone_quote(cells[-1])
+        closes = cells[0].endswith('"') and _has_lone_quote(cells[0]) and not opens
+        if len(cells) < columns and not is_blank and (opens or opening):
+            raise UserError(f"{path}, line {opening or number}: {OPEN_QUOTE}")
+        if opening and closes:
+            joined.append(opening)
+        if opens or closes or not (is_blank or columns == 1):
+            opening = number if opens else 0
         texts = [_unquoted(cell) for cell in cells]
         count += texts != cells
         yield number, texts
+    if joined:
+        logger.warning("%s: each line is a row; line %d: %s", path, joined[0], OPEN_QUOTE)
     if count:
         logger.info("%s: quotes around cells were taken off in %d rows", path, count)
+
+
+def _has_lone_quote(cell: str) -> bool:
+    """Tell whether a cell has an odd number of quotes, as half of a quoted cell has."""
+    return cell.count('"') % 2 == 1
 
 
 def _unquoted(cell: str) -> str:

@@ -12,7 +12,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
 from glue.custom import join_column_names
 from glue.tasks import TASKS
-from modeling.errors import UserError
+from modeling.errors import UserError, in_one_line
 from runs.files import write_file
 from runs.settings import DataSettings
 
@@ -61,7 +61,7 @@ def fetch_file(flag: str, address: str) -> str:
             repository, name, repo_type="dataset" if is_dataset else None, revision=revision
         )
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
-        raise UserError(f"--{flag} {address}: {first_line(error)}") from error
+        raise UserError(f"--{flag} {address}: {in_one_line(error)}") from error
 
 
 def fetch_dataset(data: DataSettings) -> DataSettings:
@@ -81,7 +81,8 @@ def fetch_dataset(data: DataSettings) -> DataSettings:
         reason: BaseException = error
         while reason.__cause__ and str(reason).strip() == NO_REASON:
             reason = reason.__cause__
-        raise UserError(f"--dataset_name {name}: {in_one_line(reason)}") from error
+        told = in_one_line(reason).removeprefix(f"{NO_REASON} ")
+        raise UserError(f"--dataset_name {name}: {told}") from error
     splits = chosen_splits(name, loaded)
     text_columns = data.text_column_names or text_columns_of(name, next(iter(splits.values())))
     fingerprints = [split._fingerprint for split in splits.values()]
@@ -151,14 +152,3 @@ def label_names(names: Sequence[str], numbers: Sequence[int | None] | None) -> l
 def label_name(names: Sequence[str], number: int | None) -> str | None:
     """Return the name of a class; None for −1, by which GLUE's test sets hide it."""
     return None if number is None or number < 0 else names[number]
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or its kind where it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
-def in_one_line(error: BaseException) -> str:
-    """Return the beginning of an error's message, in one line, or its kind where it has none."""
-    text = " ".join(str(error).split()).removeprefix(f"{NO_REASON} ")
-    return text[:500] or type(error).__name__

@@ -28,8 +28,8 @@ from evaluation.predict import Run
 from glue.features import Features
 from glue.tasks import get_task
 from runs.job import Job
+from runs.trackers import NO_TENSORFLOW
 from tests.commands import Outcome, exit_status, flags, pretraining_flags, train
-from training.trackers import NO_TENSORFLOW
 
 # TensorBoard reads and writes as without TensorFlow, whichever test imports it first.
 sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from runs.console import progress
-from training.trackers import start_trackers
+from runs.trackers import log_scalars
 from training.trainer import Trainer
 
 Sums = dict[str, Tensor]  # what a report is made of, by name, summed over batches
@@ -69,11 +69,6 @@ class TrainingLog:
             total=total,
             disable=None if is_main else True,  # None: where stderr is no terminal
         )
-        if is_main and not trainer.accelerator.trackers:
-            trainer.accelerator.trackers = start_trackers(
-                trainer.directory, trainer.training.trackers, trainer.flags
-            )
-        self.trackers = trainer.accelerator.trackers
         self.clock = time.monotonic()  # of the last entry
         self.losses: list[float] = []  # of the steps since then
         self.sums: Sums = {}
@@ -103,7 +98,7 @@ class TrainingLog:
             return True
         is_short_run = self.bar.total < 10 * every  # whose entries alone would make no curve
         if is_short_run:
-            self.log({"step_loss": loss}, number)
+            log_scalars(self.trainer.accelerator, {"step_loss": loss}, number)
         return False
 
     def write_entry(self, learning_rate: float, last_output: Any) -> None:
@@ -123,10 +118,5 @@ class TrainingLog:
         """Print a JSON line, and add the scalars of this step to the curves."""
         number = self.trainer.state.step
         if self.trainer.accelerator.is_main_process:
-            self.log(scalars, number)
+            log_scalars(self.trainer.accelerator, scalars, number)
             self.bar.write(json.dumps({**line, "step": number}))
-
-    def log(self, scalars: Mapping[str, float], step: int) -> None:
-        """Add scalars to the curves of all trackers, which the main process alone has."""
-        for tracker in self.trackers:
-            tracker.log(dict(scalars), step)

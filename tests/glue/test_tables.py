@@ -297,6 +297,26 @@ def test_cells_that_pandas_quotes_in_a_tsv_are_the_texts_within(tmp_path):
     assert [example.text_a for example in examples] == ['"a" or "b"', '"half']
 
 
+@pytest.mark.parametrize("columns", [["text", "label"], ["label", "text"], ["id", "text", "label"]])
+def test_a_quoted_cell_of_a_tsv_that_goes_on_over_lines_is_no_row_on_each(tmp_path, columns):
+    pandas = pytest.importorskip("pandas")
+    texts = ["good", 'has "a word" and\n\nthree\nlines', "bad"]
+    frame = pandas.DataFrame({"id": [1, 2, 3], "text": texts, "label": ["x", "y", "x"]})
+    frame[columns].to_csv(tmp_path / "t.tsv", sep="\t", index=False)
+    with pytest.raises(UserError, match=r"t.tsv, line 3: a quote opens .*\.csv"):
+        list(read_records(tmp_path / "t.tsv")[1])
+
+
+def test_lines_that_one_column_of_a_tsv_has_quoted_together_are_rows_with_a_warning(
+    tmp_path, caplog
+):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"text": ["good", "one\ntwo\nthree", "bad"]})
+    frame.to_csv(tmp_path / "t.tsv", sep="\t", index=False)
+    assert len(list(read_records(tmp_path / "t.tsv")[1])) == 5
+    assert "line 3: a quote opens" in caplog.text
+
+
 @given(st.lists(st.tuples(st.text(TEXT_CHARACTERS), st.text(TEXT_CHARACTERS)), min_size=1))
 def test_any_text_that_is_read_can_be_written_and_read_again(tmp_path_factory, texts):
     rows = [{"a": first, "b": second} for first, second in texts]

@@ -16,6 +16,7 @@ import pytest
 import sentencepiece
 import torch
 import yaml
+from accelerate.tracking import GeneralTracker
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoTokenizer, XLMRobertaTokenizer, pipeline
 
@@ -30,6 +31,7 @@ from glue.tasks import get_task
 from modeling.cpu_packing import EMULATED, is_emulated
 from modeling.files import weights_hash
 from modeling.keys import warn_of_few_layers
+from runs import settings, trackers
 from tests.berts import save, tiny_encoder
 from tests.commands import ROOT, edit_key, ran, report_of, scalars
 from tests.conftest import PAIRS, RTE_LABELS, edit_json, sentence, slow, tsv, write_sts_b
@@ -793,6 +795,54 @@ def test_trackers_get_flags_curves_and_final_metrics(glue, tmp_path):
     assert not (quiet / "runs").exists()
     refused = glue(quiet, "--do_train", "--report_to", "none", "tensorboard")
     refused.refused("all and none stand alone")
+
+
+class FailingService(GeneralTracker):
+    """A tracker whose service does not answer, from one of its methods on."""
+
+    name = "mlflow"
+    requires_logging_directory = False
+    tracker = None
+    fails_at = ""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        super().__init__()
+
+    def start(self) -> None:
+        self.answer("start")
+
+    def store_init_configuration(self, values: dict) -> None:
+        self.answer("store_init_configuration")
+
+    def log(self, values: dict, step: int | None, **_: object) -> None:
+        self.answer("log")
+
+    def finish(self) -> None:
+        self.answer("finish")
+
+    def answer(self, method: str) -> None:
+        if method == self.fails_at:
+            raise RuntimeError("no\nanswer")
+
+
+@pytest.mark.parametrize("method", ["start", "store_init_configuration", "log", "finish"])
+def test_a_service_that_fails_costs_neither_results_nor_a_training(
+    glue, tmp_path, monkeypatch, caplog, method
+):
+    out = tmp_path / "RTE"
+    glue(out, "--do_train", "--do_eval", "--report_to", "none").done()
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    monkeypatch.setitem(trackers.LOGGER_TYPE_TO_CLASS, "mlflow", FailingService)
+    monkeypatch.setattr(settings, "find_spec", lambda name: name)
+    monkeypatch.setattr(FailingService, "fails_at", method)
+    flags = ("--do_train", "--do_eval", "--overwrite_output_dir", "--report_to", "mlflow")
+    run = glue(out, *flags, "--learning_rate", 1e-4)
+    if method in ("start", "store_init_configuration"):
+        run.refused("--report_to mlflow: no answer; --report_to none trains without it")
+        assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    else:
+        run.done()
+        assert caplog.text.count("--report_to mlflow: no answer") == 1
 
 
 @pytest.mark.slow

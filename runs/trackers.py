@@ -1,51 +1,78 @@
 """Experiment trackers of a training, by accelerate's classes: flags, curves and final metrics."""
 
+import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from accelerate import Accelerator
 from accelerate.tracking import LOGGER_TYPE_TO_CLASS, GeneralTracker, TensorBoardTracker
 
-from modeling.errors import UserError
+from modeling.errors import UserError, in_one_line
 from modeling.files import resolve_within
 from runs.folder import RunFolder
 from runs.provenance import without_password
 from runs.settings import EMISSIONS_FILE
 
+logger = logging.getLogger(__name__)
+
 NO_TENSORFLOW = "tensorboard.compat.notf"
 
+FILE_TRACKERS = ("tensorboard", "codecarbon")  # which write into the training's folder
 PROJECT = "elbert"  # where no variable names another one
 
 
 def start_trackers(
-    directory: Path, names: Sequence[str], flags: Mapping[str, Any]
-) -> list[GeneralTracker]:
+    accelerator: Accelerator, directory: Path, names: Iterable[str], flags: Mapping[str, Any]
+) -> None:
     """Begin a run of each tracker, with the training's flags as its configuration.
 
     Args:
+        accelerator: gets the trackers.
         directory: of the training; its name is the run's.
         names: trackers, by accelerate's names.
         flags: of the training.
+
+    Raises UserError for a tracker that does not start.
     """
     configuration = {name: plain_value(value) for name, value in flags.items()}
-    trackers = []
     for name in names:
+        tracker = make_tracker(name, directory)
+        try:
+            tracker.start()
+            accelerator.trackers.append(tracker)
+            tracker.store_init_configuration(configuration)
+        except Exception as error:  # the services' errors have no base of their own
+            raise UserError(
+                f"--report_to {name}: {in_one_line(error)}; --report_to none trains without it"
+            ) from error
         if name == "tensorboard":
-            tracker = start_tensorboard(directory)
-        elif name == "codecarbon":
-            tracker = CarbonTracker(directory)
-            tracker.start()
-        else:
-            tracker = make_tracker(name, os.path.basename(os.path.abspath(directory)))
-            tracker.start()
-        tracker.store_init_configuration(configuration)
-        trackers.append(tracker)
-    if "tensorboard" in names:
-        list_tensorboards_files(directory)
-    return trackers
+            list_tensorboards_files(directory)
+
+
+def log_scalars(accelerator: Accelerator, scalars: Mapping[str, float], step: int | None) -> None:
+    """Add scalars to the curves of all trackers, which the main process alone has.
+
+    A tracker that fails gets no more of them: a training goes on without its curves.
+    """
+    for tracker in list(accelerator.trackers):
+        try:
+            tracker.log(dict(scalars), step)
+        except Exception as error:  # as in `start_trackers`
+            logger.warning("--report_to %s: %s; it gets no more", tracker.name, in_one_line(error))
+            accelerator.trackers.remove(tracker)
+
+
+def finish_trackers(accelerator: Accelerator) -> None:
+    """End the run of each tracker; one that fails is named in a warning."""
+    for tracker in accelerator.trackers:
+        try:
+            tracker.finish()
+        except Exception as error:  # as in `start_trackers`
+            logger.warning("--report_to %s: %s", tracker.name, in_one_line(error))
 
 
 class CarbonTracker(GeneralTracker):
@@ -74,8 +101,22 @@ class CarbonTracker(GeneralTracker):
         RunFolder(self.directory).list_growing([self.directory / EMISSIONS_FILE])
 
 
-def make_tracker(name: str, run_name: str) -> GeneralTracker:
-    """Make a tracker that reports to a service, or to files of its own library."""
+def make_tracker(name: str, directory: Path) -> GeneralTracker:
+    """Make a tracker that reports to a service, or to files of its own library.
+
+    Raises UserError where TensorBoard's folder `runs` is a link out of `directory`.
+    """
+    run_name = os.path.basename(os.path.abspath(directory))
+    if name == "tensorboard":
+        # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which is slow.
+        sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
+        if not resolve_within(directory, "runs"):
+            raise UserError(
+                f"{directory / 'runs'} is a link that leads out of {directory}: remove it"
+            )
+        return TensorBoardTracker("runs", directory)
+    if name == "codecarbon":
+        return CarbonTracker(directory)
     tracker_class: Any = LOGGER_TYPE_TO_CLASS[name]
     if name == "mlflow":  # which reads MLFLOW_EXPERIMENT_NAME itself
         return tracker_class(PROJECT, run_name=run_name)
@@ -83,17 +124,6 @@ def make_tracker(name: str, run_name: str) -> GeneralTracker:
         return tracker_class(os.environ.get("COMET_PROJECT_NAME", PROJECT))
     variable = f"{name.upper()}_PROJECT"  # WANDB_PROJECT, TRACKIO_PROJECT
     return tracker_class(os.environ.get(variable, PROJECT), name=run_name)
-
-
-def start_tensorboard(directory: Path) -> TensorBoardTracker:
-    """Begin TensorBoard's files in the folder `runs`; UserError for a link out of `directory`."""
-    # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which is slow.
-    sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
-    if not resolve_within(directory, "runs"):
-        raise UserError(f"{directory / 'runs'} is a link that leads out of {directory}: remove it")
-    tracker = TensorBoardTracker("runs", directory)
-    tracker.start()
-    return tracker
 
 
 def list_tensorboards_files(directory: Path) -> None:
