@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from modeling.errors import UserError
 from modeling.exit_settings import resolve, warn_of_exit_file
 from runs.console import StdoutHandler
-from runs.files import check_place, write_text
+from runs.files import check_place
 from runs.flags import as_dict, option, parse
 from runs.folder import RunFolder
 from runs.processes import run_script
@@ -141,12 +141,13 @@ def main() -> None:
     content = onnx_ir.to_proto(exported).SerializeToString()
 
     used.check()
-    # A file of the user's own in the model's folder is put aside.
-    RunFolder(folder).write(output, lambda file: file.write(content))
+    # A file of the user's own that is in the way is put aside.
+    place = RunFolder(settings.triton or folder)
+    place.write(output, lambda file: file.write(content))
     if settings.triton:
-        write_text(settings.triton / LABEL_FILE, "".join(f"{x}\n" for x in facts["labels"]))
         config = model_config(settings.triton.name, exported, LABEL_FILE)
-        write_text(settings.triton / CONFIG_FILE, config)
+        place.write_text(LABEL_FILE, "".join(f"{x}\n" for x in facts["labels"]))
+        place.write_text(CONFIG_FILE, config)
     print(f"{output}: {len(content) / 1e6:.1f} MB, opset {exported.opset_imports['']}")
     idle_keys = model.config.idle_keys(rule.values)
     print(f"rule: {rule.without(*idle_keys).line()}")

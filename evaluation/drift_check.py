@@ -63,7 +63,7 @@ def texts_of_tables(names: list[str], scorer: Scorer, reference: Reference) -> d
     classifier = scorer.classifier
     classifier.max_length = classifier.usable_length(reference.max_length or None)
     errors = ErrorLog("skip")
-    tables = InputTables(TableSettings(input_file=names, output_file=""), scorer, ".csv", errors)
+    tables = InputTables(TableSettings(input_file=names, output_file=""), scorer, "", errors)
     counted: dict[str, Histogram] = {}
     for rows in batches(tables.rows(errors), BATCH):
         texts = [row.text for row in rows]

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
+from evaluation.groups import read_groups
 from evaluation.modes import MODES, trained_mode
 from evaluation.modes.base import Mode
 from evaluation.predict import is_main, run_all
@@ -40,7 +41,7 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
         groups = None
         if evaluation.group_column:
             mode.check_has_rules()
-            groups = split.cells(evaluation.group_column, settings.data.max_eval_samples)
+            groups = read_groups(split, evaluation.group_column, settings.data.max_eval_samples)
         job = open_evaluation(settings, accelerator, mode, task, split)
         facts = {
             "Task": describe_task(part),

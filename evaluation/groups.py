@@ -9,6 +9,7 @@ from torch import Tensor
 from evaluation.exit_metrics import bootstrap_weights, interval
 from evaluation.measures import labels_of, predictions_of
 from glue.metrics import weighted_metrics
+from glue.splits import Split
 from modeling.errors import UserError
 from runs.console import markdown_table
 from runs.job import Job
@@ -17,6 +18,21 @@ MOST_GROUPS = 50
 RESAMPLES = 400
 SEED = 42
 Row = dict[str, Any]
+
+
+def read_groups(split: Split, column: str, limit: int | None = None) -> list[str]:
+    """Read the group of each example, at most `limit` where it is given, from a column.
+
+    Raises UserError for a column that the file does not have, and for more than MOST_GROUPS groups.
+    """
+    groups = split.cells(column, limit)
+    count = len(set(groups))
+    if count > MOST_GROUPS:
+        raise UserError(
+            f"--group_column {column} has {count} values in {split.path}, at most {MOST_GROUPS} "
+            "can be compared: give a column with a few values"
+        )
+    return groups
 
 
 def group_rows(
@@ -32,15 +48,8 @@ def group_rows(
         logits: of the exits taken, (examples, num_labels).
         full_depth: of the last layer, (examples, num_labels).
         exit_layer: (examples,), 1-based.
-
-    Raises UserError for more than MOST_GROUPS groups.
     """
     names, counts = np.unique(np.asarray(groups, dtype=object).astype(str), return_counts=True)
-    if len(names) > MOST_GROUPS:
-        raise UserError(
-            f"--group_column has {len(names)} values, at most {MOST_GROUPS} can be compared: give "
-            "a column with a few values"
-        )
     labels = labels_of(job.features)
     answers = [predictions_of(each, job.task.multi_label) for each in (logits, full_depth)]
     metric = job.task.primary_metric

@@ -10,6 +10,7 @@ from evaluation.measures import predictions_of
 from evaluation.predict import Predictions
 from glue.splits import Example
 from glue.submission import label_text, submission_text
+from glue.table_writing import format_cells
 from glue.tasks import Task
 from modeling.rules import certainty, exit_scores
 from runs.folder import RunFolder
@@ -84,7 +85,7 @@ def predictions_table(
         if example.text_b is not None:
             cells.append(spreadsheet_cell(example.text_b))
         lines.append(cells)
-    return "".join("\t".join(line) + "\n" for line in lines)
+    return format_cells(".tsv", lines).decode()
 
 
 def spreadsheet_cell(text: str) -> str:

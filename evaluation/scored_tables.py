@@ -99,9 +99,13 @@ def check_output(tables: TableSettings) -> Path:
     for name in tables.input_file:
         if is_among(output, Path(name)):
             raise UserError(f"--output_file {output} is among the tables to read")
-    if output.exists() and not tables.overwrite:
-        raise UserError(f"--output_file {output} exists: choose another name, or add --overwrite")
-    UnfinishedOutput(output).check_folder()
+    unfinished = UnfinishedOutput(output)
+    for path in (output, unfinished.skipped_file):
+        if path.exists() and not tables.overwrite:
+            raise UserError(
+                f"--output_file {output}: {path} exists: choose another name, or add --overwrite"
+            )
+    unfinished.check_folder()
     return output
 
 
@@ -138,7 +142,7 @@ class InputTables:
     Args:
         settings: names and kinds.
         scorer: says which columns are read.
-        output_kind: suffix of the table that the rows must fit into.
+        output_kind: suffix of the table that the rows must fit into; "" where none is written.
         on_error: gets the errors of rows that cannot be read, answered or written.
 
     Raises:
@@ -199,7 +203,8 @@ class InputTables:
             place = f"{path}, {unit} {number}"
             try:
                 text = self.scorer.text_of(place, record)
-                check_writable(self.output_kind, place, record, has_types=is_parquet)
+                if self.output_kind:
+                    check_writable(self.output_kind, place, record, has_types=is_parquet)
             except UserError as error:
                 on_error(error)
                 continue

@@ -181,6 +181,8 @@ class UnfinishedOutput:
         skipped = self.folder / self.skipped_file.name
         if skipped.exists():
             os.replace(skipped, self.skipped_file)
+        else:  # of the output that this one replaces
+            self.skipped_file.unlink(missing_ok=True)
         shutil.rmtree(self.folder)
 
 

@@ -249,14 +249,22 @@ def with_scorer(task: Task, name: str | None, positive_label: str | None = None)
             f"--metric_name {name}: {nearest_names(name, known_names)}; or module.function, of "
             "your own"
         )
-    # Each class is there, and answers are right and wrong; scores are above 0.
+    # Now, not after hours: each class is there, and answers are right and wrong.
     labels = np.arange(2 * task.num_labels) % task.num_labels
     if task.multi_label:
         labels = np.eye(task.num_labels)[labels]
     elif task.is_regression:
         labels = np.linspace(1, 2, 4)
     answers = np.concatenate((labels[:-1], labels[:1]))
-    score(task, name, answers, labels)  # now, not after hours
+    score(task, name, answers, labels)
+    if task.is_regression:
+        try:
+            score(task, name, answers - 3, labels)
+        except UserError as error:
+            raise UserError(
+                f"{error}; a model may answer below 0, whatever the labels are: give "
+                "module.function, of your own, which clips the answers"
+            ) from error
     return replace(task, scorer=name)
 
 

@@ -27,7 +27,7 @@ PARTS_IN_A_GROUP = 32  # parts of a Parquet file whose rows are one of its row g
 
 def header_line(kind: str, columns: Sequence[str]) -> bytes:
     """Return the line that a table begins with; of other kinds than CSV and TSV, nothing."""
-    return _format_cells(kind, [columns]) if kind in (".csv", ".tsv") else b""
+    return format_cells(kind, [columns]) if kind in (".csv", ".tsv") else b""
 
 
 def format_records(kind: str, columns: Sequence[str], records: Iterable[Record]) -> bytes:
@@ -43,7 +43,7 @@ def format_records(kind: str, columns: Sequence[str], records: Iterable[Record])
     if kind == ".jsonl":
         return "".join(f"{json_line(record)}\n" for record in records).encode()
     rows = ([cell_text(record.get(name)) for name in columns] for record in records)
-    return _format_cells(kind, rows)
+    return format_cells(kind, rows)
 
 
 def json_line(record: Record) -> str:
@@ -100,7 +100,7 @@ def duration_text(duration: timedelta, fraction: str) -> str:
     return f"P{duration.days}DT{hours}H{minutes}M{seconds}{fraction}S"
 
 
-def _format_cells(kind: str, rows: Iterable[Sequence[str]]) -> bytes:
+def format_cells(kind: str, rows: Iterable[Sequence[str]]) -> bytes:
     """Format the cells of rows as CSV, or as TSV, with quotes where a reader needs them."""
     text = io.StringIO()
     if kind == ".csv":

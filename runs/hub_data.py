@@ -33,18 +33,18 @@ HF_FILE = re.compile(r"hf://(datasets/)?([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
 def fetch_data(data: DataSettings) -> DataSettings:
     """Return the settings with --dataset_name and hf:// addresses replaced by local files.
 
-    Raises UserError for what cannot be fetched, and for a data set without texts.
+    A file that is given takes the place of the data set's split. Raises UserError for what cannot
+    be fetched, and for a data set without texts.
     """
-    if data.dataset_name:
-        return fetch_dataset(data)
-    if data.dataset_config_name:
+    if data.dataset_config_name and not data.dataset_name:
         raise UserError(f"--dataset_config_name {data.dataset_config_name}: give --dataset_name")
     files: dict[str, Any] = {}
     for flag in (*SPLITS, "unlabelled_file"):
         address = getattr(data, flag)
         if address and address.startswith("hf://"):
             files[flag] = fetch_file(flag, address)
-    return replace(data, **files)
+    data = replace(data, **files)
+    return fetch_dataset(data) if data.dataset_name else data
 
 
 def fetch_file(flag: str, address: str) -> str:
@@ -66,6 +66,8 @@ def fetch_file(flag: str, address: str) -> str:
 
 def fetch_dataset(data: DataSettings) -> DataSettings:
     """Load --dataset_name by the `datasets` library, and write its splits as Parquet files.
+
+    A split whose file is given is not read.
 
     They lie in the library's cache, in a folder for each content. Labels are names there, as the
     data set says them; a split without labels has none.
@@ -91,6 +93,8 @@ def fetch_dataset(data: DataSettings) -> DataSettings:
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, Any] = {}
     for flag, split in splits.items():
+        if getattr(data, flag):
+            continue
         path = folder / f"{flag.removesuffix('_file')}.parquet"
         if not path.exists():
             write_file(path, with_label_names(split).to_parquet)

@@ -19,6 +19,8 @@ from runs.flags import fits
 from runs.processes import ROOT
 from runs.settings import GROUPS
 
+TASK_FLAGS = frozenset({"task_name", "data_dir"})  # of a task of GLUE
+
 HASHES = ("weights", "tokenizer", "configuration", "data")
 # What a file that is sent or exported says of its origin: no command line, and no flags with paths.
 PUBLIC_FIELDS = (*HASHES, "commit", "versions")
@@ -137,4 +139,6 @@ def training_flags(model_dir: str | Path) -> dict[str, Any]:
                     f"{file}: {entry.name} is {value!r:.80}, which no training writes: correct "
                     "the file, or move it away and give the flags of the training"
                 )
+    if flags.get("train_file"):  # with which older trainings could name an idle task of GLUE
+        return {name: value for name, value in flags.items() if name not in TASK_FLAGS}
     return flags

@@ -18,10 +18,9 @@ from modeling.errors import UserError
 from modeling.files import file_hash, read_json
 from modeling.keys import MODE_KEYS
 from runs.flags import as_dict, expand_config_file, parse
-from runs.provenance import training_file, training_flags
+from runs.provenance import TASK_FLAGS, training_file, training_flags
 
 # The flags that are taken from a training.
-TASK_FLAGS = frozenset({"task_name", "data_dir"})  # for a task of GLUE
 FILE_FLAGS = frozenset({"validation_file", "test_file"})  # for a task of the user's own
 LABEL_FLAGS = frozenset({"label_column_name", "label_separator"})  # they say the type anew
 COLUMN_FLAGS = frozenset(

@@ -14,6 +14,7 @@ from accelerate.utils import send_to_device
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from evaluation.groups import read_groups
 from evaluation.measures import labels_of
 from evaluation.metric import MetricAtCost
 from evaluation.modes import MODES
@@ -171,6 +172,11 @@ def check_files_of_run(settings: GlueSettings, task: Task, survey: TextSurvey) -
         test=evaluation.do_predict or bool(data.test_file),
         survey=survey,
     )
+    if evaluation.do_eval and evaluation.group_column:
+        MODES[settings.mode.model_type].check_has_rules()
+        for part, _ in evaluation_tasks(task):
+            split = Split(part, data.folder, "dev")
+            read_groups(split, evaluation.group_column, data.max_eval_samples)
 
 
 def check_files(

@@ -1,6 +1,9 @@
 """The table with the details of a prediction."""
 
+import io
+
 import numpy as np
+import pytest
 import torch
 from scipy.special import softmax
 
@@ -26,6 +29,14 @@ def test_a_table_has_a_line_an_example_which_no_spreadsheet_calculates():
     assert first[7:] == ["'=1+1 and", "a b"]
     assert second[:3] + second[4:5] == ["-7", "not_entailment", "not_entailment", "12"]
     assert second[7:] == ["-7", "'- 7"]
+
+
+def test_a_text_that_begins_with_a_quote_is_one_cell_to_pandas():
+    pandas = pytest.importorskip("pandas")
+    texts = ['"half a quote', '"all" of it', "plain", 'an "inner" one']
+    examples = [Example(str(number), text, "b", label=None) for number, text in enumerate(texts)]
+    table = predictions_table(TASKS["rte"], examples, torch.zeros(4, 2), {})
+    assert pandas.read_csv(io.StringIO(table), sep="\t")["sentence1"].tolist() == texts
 
 
 def test_confidence_and_probabilities_have_all_digits_of_float32():

@@ -63,6 +63,15 @@ def test_a_data_set_becomes_files_with_its_labels_by_name(exported):
     assert again == data
 
 
+def test_a_file_that_is_given_takes_the_place_of_its_split(exported, tmp_path):
+    own = write(tmp_path / "own.csv", "premise,hypothesis,label\na,b,yes\n")
+    split = fetch_data(DataSettings(dataset_name=str(exported)))
+    data = fetch_data(DataSettings(dataset_name=str(exported), validation_file=str(own)))
+    assert data.validation_file == str(own)
+    assert data.train_file == split.train_file
+    assert data.train_file != split.validation_file
+
+
 @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
 def test_tables_that_the_library_exported_are_read(kind, exported, tmp_path):
     """Label numbers are the classes 0 and 1; −1, by which a test set hides its labels, is none.

@@ -203,7 +203,14 @@ def test_rows_without_a_text_stop_the_work_before_it_begins_or_are_listed(
     done = script(classify.main, *flags(trained, table, output, "--on_error", "skip")).done()
     assert "rows left out: 1\n" in done.err
     assert [row["id"] for row in read_back(output)] == [0, 1, 2, 3, 5, 6, 7]
-    assert "line 5" in (tmp_path / "b.jsonl.skipped.txt").read_text()
+    skipped = tmp_path / "b.jsonl.skipped.txt"
+    assert "line 5" in skipped.read_text()
+    # It is of this output: not to be lost with another one, and not to stand beside it.
+    output.unlink()
+    whole = write_table(tmp_path / "whole.jsonl", ROWS)
+    script(classify.main, *flags(trained, whole, output)).refused(f"{skipped} exists")
+    script(classify.main, *flags(trained, whole, output, "--overwrite")).done()
+    assert not skipped.exists()
 
 
 def test_what_would_lose_something_is_refused(script, trained, tmp_path):

@@ -224,6 +224,14 @@ def test_triton_gets_a_repository_whose_config_says_what_the_file_has(
     logits, depth = session.run(None, feed)
     assert (logits.shape, len(depth)) == ((3, 2), 3)
     script(export_onnx.main, "--model_dir", trained(mode)).refused("--output", "--triton")
+    # What somebody has changed there is kept.
+    with (folder / "config.pbtxt").open("a") as file:
+        file.write("# tuned\n")
+    tuned = (folder / "config.pbtxt").read_text()
+    script(export_onnx.main, "--model_dir", trained(mode), "--triton", folder).done()
+    assert (folder / "config.pbtxt").read_text() != tuned
+    assert (folder / "config.pbtxt.1").read_text() == tuned
+    assert not (folder / "labels.txt.1").exists()
     more = ("--triton", folder, "--no_defaults")
     script(export_onnx.main, "--model_dir", trained(mode), *more).refused("--no_defaults")
 

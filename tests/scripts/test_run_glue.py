@@ -286,6 +286,8 @@ def test_from_scratch_needs_no_weights_and_no_epochs_train_none(albert_dir, glue
     for name in ("config.json", "spiece.model"):
         (bare / name).write_bytes((albert_dir / name).read_bytes())
     glue(out, "--do_train", weights=bare).refused("no weights", "--from_scratch")
+    two_tasks = ("--do_train", "--train_file", "own.csv")
+    glue(out, *two_tasks).refused("--task_name RTE is one of GLUE's", "--train_file own.csv")
     scratch = ("--from_scratch", "--set", "pooler_input=mean")
     glue(out, "--do_train", *scratch, weights=bare).done()
     assert json.loads((out / "config.json").read_text())["pooler_input"] == "mean"
@@ -543,6 +545,11 @@ def test_groups_say_who_pays_for_early_exit(trained, glue, tmp_path, rte):
         assert int(row["exits_1"]) == int(row["examples"]) == (groups == group).sum()
         assert float(row["computation_cost"]) == 1 / 4
     glue(trained, "--do_eval", *keys, "nothing", data=data).refused("no column 'nothing'", "kind")
+    # Before a training, not after it.
+    glue(tmp_path / "new", "--do_train", "--do_eval", *keys, "nothing").refused(
+        "no column 'nothing'"
+    )
+    assert not (tmp_path / "new").exists() or not any((tmp_path / "new").glob("*.json"))
     glue(trained, "--do_eval", *keys, "kind", "--skip_full_depth").refused("--skip_full_depth")
 
 
