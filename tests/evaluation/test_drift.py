@@ -111,6 +111,10 @@ def test_the_alarm_is_a_command(trained, glue, script, tmp_path, rte):
     script(check_drift.main, *flags, like).refused("has no reference", "run_glue.py --do_eval")
     glue(trained, "--do_eval", data=data).done()
     assert script(check_drift.main, *flags, like).status == check_drift.TOO_FEW_TEXTS
+    # A row counts whatever else it has, since no table is written.
+    odd = tmp_path / "odd.jsonl"
+    odd.write_text('{"sentence1": "a dog", "sentence2": "a man", "more": [NaN]}\n')
+    assert "1 texts against" in script(check_drift.main, *flags, odd).out
     other = tmp_path / "other.csv"
     rows = [f"{sentence(i, 12)},{sentence(i, 12)}" for i in range(60)]
     other.write_text("\n".join(["sentence1,sentence2", *rows]))
