@@ -70,6 +70,8 @@ class ExportSettings:
             raise UserError("give --output, the file to write, or --triton, a model's folder")
         if self.output and self.output.exists() and self.output.suffix != ".onnx":
             raise UserError(f"--output {self.output} exists, and is no .onnx file: choose another")
+        if self.calibration_file and not self.int8:
+            raise UserError("--calibration_file is for --int8: give it, or leave the file out")
         if self.triton and (self.no_defaults or self.layer_logits):
             raise UserError(
                 "--triton: the numbers of the exit rule are constants there, and every output has "

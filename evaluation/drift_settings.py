@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from evaluation.table_settings import STREAM
 from modeling.errors import UserError
 from runs.flags import AT_LEAST_1, Allowed, option
 
@@ -33,5 +34,7 @@ class DriftSettings:
         """Raise UserError unless there are tables or a server to compare."""
         if bool(self.input_file) == bool(self.server):
             raise UserError("give --input_file, tables of new texts, or --server, but not both")
+        if STREAM in self.input_file:
+            raise UserError("--input_file -: save the texts as a file, whose name tells its format")
         if self.since and not self.server:
             raise UserError("--since belongs to --server")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from modeling.errors import UserError
 from runs.flags import AT_LEAST_1, option
 
 STREAM = "-"  # standard input or output
@@ -88,6 +89,19 @@ class TableSettings:
     overwrite: bool = option(
         False, "replace an existing output file, or the parts of a run that has not ended"
     )
+
+    def check(self) -> None:
+        """Raise UserError for a format beside a file, whose name tells it."""
+        if self.input_format and STREAM not in self.input_file:
+            raise UserError(
+                f"--input_format {self.input_format} is of standard input: a file's name tells its "
+                "format; leave the flag out"
+            )
+        if self.output_format and self.output_file != STREAM:
+            raise UserError(
+                f"--output_format {self.output_format} is of standard output: a file's name tells "
+                "its format; leave the flag out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

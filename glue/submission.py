@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from glue.splits import Example
+from glue.table_writing import format_cells
 from glue.tasks import Task
 from modeling.errors import UserError
 
@@ -41,8 +42,7 @@ def label_text(task: Task, prediction: Any) -> str:
 
 def submission_text(task: Task, examples: Sequence[Example], predictions: Iterable[Any]) -> str:
     """Format the task's official file, of index and prediction."""
-    lines = ["index\tprediction"]
+    rows = [["index", "prediction"]]
     for example, prediction in zip(examples, predictions, strict=True):
-        index = " ".join(example.index.split())
-        lines.append(f"{index}\t{label_text(task, prediction)}")
-    return "\n".join(lines) + "\n"
+        rows.append([" ".join(example.index.split()), label_text(task, prediction)])
+    return format_cells(".tsv", rows).decode()

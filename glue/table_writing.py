@@ -137,7 +137,7 @@ def check_writable(
     if kind != ".tsv":
         return
     for name, value in record.items():
-        if not {"\t", "\n", "\r"}.isdisjoint(cell_text(value)):
+        if not {"\t", "\n", "\r"}.isdisjoint(name + cell_text(value)):
             raise UserError(
                 f"{place}: a tab or line break in {name!r}, which a .tsv file cannot hold; write "
                 ".csv, .jsonl or .parquet"

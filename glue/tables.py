@@ -133,7 +133,7 @@ def read_records(
 
     rows = _csv_cells(path, handle) if kind == ".csv" else _tsv_cells(path, handle)
     if kind == ".tsv" and not keeps_quotes:
-        rows = _unquoted_rows(path, rows)
+        rows = _unquoted_rows(path, rows, handle)
     columns += next(rows, (0, []))[1]
     return columns, _checked_records(path, columns, rows, on_error)
 
@@ -294,35 +294,58 @@ def _name_cells(columns: list[str], rows: Iterator[tuple[int, list[str]]]) -> Nu
 
 
 def _unquoted_rows(
-    path: Path, rows: Iterator[tuple[int, list[str]]]
+    path: Path, rows: Iterator[tuple[int, list[str]]], on_error: OnError = stop_at
 ) -> Iterator[tuple[int, list[str]]]:
-    """Take the quotes off cells that pandas and spreadsheets have quoted; one line counts them.
-
-    A quoted cell that goes on over the next lines would be a row on each. Raises UserError where
-    that shows in a row with fewer cells than the table has columns; elsewhere a warning tells it.
-    """
+    """Take the quotes off cells that pandas and spreadsheets have quoted; one line counts them."""
     count = 0
-    columns = 0
-    opening = 0  # the line whose last cell has a quote that opens, and did not close so far
-    joined: list[int] = []  # such lines, where a later one closes the quote
-    for number, cells in rows:
-        columns = columns or len(cells)
-        is_blank = cells == [""]
-        opens = cells[-1].startswith('"') and _has_lone_quote(cells[-1])
-        closes = cells[0].endswith('"') and _has_lone_quote(cells[0]) and not opens
-        if len(cells) < columns and not is_blank and (opens or opening):
-            raise UserError(f"{path}, line {opening or number}: {OPEN_QUOTE}")
-        if opening and closes:
-            joined.append(opening)
-        if opens or closes or not (is_blank or columns == 1):
-            opening = number if opens else 0
+    for number, cells in _whole_rows(path, rows, on_error):
         texts = [_unquoted(cell) for cell in cells]
         count += texts != cells
         yield number, texts
-    if joined:
-        logger.warning("%s: each line is a row; line %d: %s", path, joined[0], OPEN_QUOTE)
     if count:
         logger.info("%s: quotes around cells were taken off in %d rows", path, count)
+
+
+def _whole_rows(
+    path: Path, rows: Iterator[tuple[int, list[str]]], on_error: OnError
+) -> Iterator[tuple[int, list[str]]]:
+    """Leave out the lines of a quoted cell that goes on over several lines; each is an error.
+
+    It shows in a line with fewer cells than the table has columns, or whose first cell ends with
+    the closing quote. Lines of one column are rows in any case: there it is a warning.
+    """
+    columns = 0
+    opening = 0  # the line whose last cell has a quote that opens, and did not close so far
+    held: list[str] = []  # the cells of this line, until the next line tells whether it is whole
+    joined = 0  # the first such line of a table of one column, whose quote a later line closes
+    for number, cells in rows:
+        columns = columns or len(cells)
+        opens = cells[-1].startswith('"') and _has_lone_quote(cells[-1])
+        closes = cells[0].endswith('"') and _has_lone_quote(cells[0]) and not opens
+        if columns == 1:
+            joined = joined or (opening if closes else 0)
+            opening = number if opens else 0 if closes else opening
+            yield number, cells
+            continue
+        if cells == [""]:
+            continue
+        if opening and (len(cells) < columns or closes):
+            if held:
+                on_error(UserError(f"{path}, line {opening}: {OPEN_QUOTE}"))
+            on_error(UserError(f"{path}, line {number}: goes on with the cell of line {opening}"))
+            held = []
+            opening = 0 if closes else opening
+            continue
+        if held:
+            yield opening, held
+        held = cells if opens else []
+        opening = number if opens else 0
+        if not opens:
+            yield number, cells
+    if held:
+        yield opening, held
+    if joined:
+        logger.warning("%s: each line is a row; line %d: %s", path, joined, OPEN_QUOTE)
 
 
 def _has_lone_quote(cell: str) -> bool:

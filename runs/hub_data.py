@@ -85,16 +85,17 @@ def fetch_dataset(data: DataSettings) -> DataSettings:
             reason = reason.__cause__
         told = in_one_line(reason).removeprefix(f"{NO_REASON} ")
         raise UserError(f"--dataset_name {name}: {told}") from error
-    splits = chosen_splits(name, loaded)
+    chosen = chosen_splits(name, loaded)
+    splits = {flag: split for flag, split in chosen.items() if not getattr(data, flag)}
+    if not splits:
+        raise UserError(f"--dataset_name {name}: files are given for all of its splits")
     text_columns = data.text_column_names or text_columns_of(name, next(iter(splits.values())))
-    fingerprints = [split._fingerprint for split in splits.values()]
+    fingerprints = [split._fingerprint for split in chosen.values()]
     digest = sha256(" ".join(fingerprints).encode()).hexdigest()[:16]
     folder = Path(datasets.config.HF_DATASETS_CACHE, "elbert", digest)
     folder.mkdir(parents=True, exist_ok=True)
     files: dict[str, Any] = {}
     for flag, split in splits.items():
-        if getattr(data, flag):
-            continue
         path = folder / f"{flag.removesuffix('_file')}.parquet"
         if not path.exists():
             write_file(path, with_label_names(split).to_parquet)

@@ -168,6 +168,8 @@ def named_task(data: DevSettings, trained: Path | None) -> Task:
         files = {"train": data.train_file, "dev": data.validation_file, "test": data.test_file}
     if not any(files.values()):
         return find_glue_task(data)
+    if data.task_name:
+        logger.warning("--task_name %s has no effect beside your own files", data.task_name)
     if trained:
         check_label_kind(data, trained)
     task = custom_task(
@@ -205,6 +207,8 @@ def with_task(data: DataSettings, task: Task) -> DataSettings:
         return data
     return replace(
         data,
+        task_name=None,
+        data_dir=None,
         text_column_names=join_column_names(task.text_columns),
         task_type=task_type_of(task),
     )
@@ -219,6 +223,16 @@ def find_glue_task(data: DevSettings) -> Task:
         raise UserError("--task_name is missing; give one of GLUE's, or a file of your own")
     if not data.data_dir:
         raise UserError("--data_dir is missing: the folder with the task's .tsv files")
+    of_own_files = {
+        "--text_column_names": data.text_column_names,
+        "--label_column_name": data.label_column_name,
+        "--label_separator": data.label_separator,
+        "--task_type": data.task_type,
+        "--drop_incomplete_rows": data.drop_incomplete_rows,
+    }
+    for flag, value in of_own_files.items():
+        if value:
+            raise UserError(f"{flag} is of your own files: leave it out with --task_name")
     task = get_task(data.task_name)
     title_file = Path(data.folder, "title.txt")
     if title_file.is_file():

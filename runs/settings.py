@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from glue.custom import TASK_TYPES
 from modeling.errors import UserError
@@ -216,19 +216,6 @@ class DevSettings:
     )
     max_eval_samples: int | None = option(None, "use only the first N dev examples", COUNT)
 
-    # Flags that name the data of a task of the user's own.
-    own_data: ClassVar[tuple[str, ...]] = ("validation_file",)
-
-    def check(self) -> None:
-        """Raise UserError for one of GLUE's tasks beside the user's own data."""
-        for name in self.own_data:
-            value = getattr(self, name)
-            if self.task_name and value:
-                raise UserError(
-                    f"--task_name {self.task_name} is one of GLUE's, and --{name} {value} is a "
-                    "task of your own: leave one of them out"
-                )
-
     @property
     def folder(self) -> str:
         """Folder of the task's files."""
@@ -262,13 +249,6 @@ class DataSettings(DevSettings):
         None, "use only the first N training examples", AT_LEAST_1
     )
     overwrite_cache: bool = option(False, "no effect; kept for compatibility", FREE)
-
-    own_data: ClassVar[tuple[str, ...]] = (
-        "train_file",
-        "validation_file",
-        "test_file",
-        "dataset_name",
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

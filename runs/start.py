@@ -16,7 +16,6 @@ from modeling.runtime import keep_freed_memory, launched_processes
 from runs.console import StdoutHandler
 from runs.output_dir import check_output_dir, locked_for_training
 from runs.settings import RunSettings, Schedule
-from runs.trackers import finish_trackers
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +93,8 @@ def lock_output_dir(output_dir: str, accelerator: Accelerator, trains: bool) -> 
         try:
             yield
         finally:
-            finish_trackers(accelerator)
+            for tracker in accelerator.trackers:
+                tracker.finish()
 
 
 @contextmanager

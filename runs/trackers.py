@@ -3,7 +3,8 @@
 import logging
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,13 +26,53 @@ FILE_TRACKERS = ("tensorboard", "codecarbon")  # which write into the training's
 PROJECT = "elbert"  # where no variable names another one
 
 
+class Tracker:
+    """A tracker of accelerate's that costs a training nothing where it fails: a warning tells it.
+
+    Args:
+        tracker: accelerate's.
+    """
+
+    def __init__(self, tracker: GeneralTracker) -> None:
+        self.tracker = tracker
+        self.has_failed = False
+
+    def start(self, configuration: Mapping[str, Any]) -> None:
+        """Begin a run with this configuration; UserError where the tracker refuses."""
+        name = self.tracker.name
+        try:
+            self.tracker.start()
+            self.tracker.store_init_configuration(dict(configuration))
+        except Exception as error:  # the services' errors have no base of their own
+            raise UserError(
+                f"--report_to {name}: {in_one_line(error)}; --report_to none trains without it"
+            ) from error
+
+    def log(self, scalars: Mapping[str, float], step: int | None) -> None:
+        """Add scalars to the curves; the first failure is told."""
+        self.attempt(partial(self.tracker.log, dict(scalars), step))
+
+    def finish(self) -> None:
+        """End the run."""
+        self.attempt(self.tracker.finish)
+
+    def attempt(self, action: Callable[[], Any]) -> None:
+        """Call a method of the tracker."""
+        try:
+            action()
+        except Exception as error:  # as in `start`
+            if not self.has_failed:
+                logger.warning("--report_to %s: %s", self.tracker.name, in_one_line(error))
+            self.has_failed = True
+
+
 def start_trackers(
     accelerator: Accelerator, directory: Path, names: Iterable[str], flags: Mapping[str, Any]
 ) -> None:
     """Begin a run of each tracker, with the training's flags as its configuration.
 
     Args:
-        accelerator: gets the trackers.
+        accelerator: gets the trackers, each a `Tracker`.
         directory: of the training; its name is the run's.
         names: trackers, by accelerate's names.
         flags: of the training.
@@ -40,39 +81,17 @@ def start_trackers(
     """
     configuration = {name: plain_value(value) for name, value in flags.items()}
     for name in names:
-        tracker = make_tracker(name, directory)
-        try:
-            tracker.start()
-            accelerator.trackers.append(tracker)
-            tracker.store_init_configuration(configuration)
-        except Exception as error:  # the services' errors have no base of their own
-            raise UserError(
-                f"--report_to {name}: {in_one_line(error)}; --report_to none trains without it"
-            ) from error
+        tracker = Tracker(make_tracker(name, directory))
+        tracker.start(configuration)
+        accelerator.trackers.append(tracker)
         if name == "tensorboard":
             list_tensorboards_files(directory)
 
 
 def log_scalars(accelerator: Accelerator, scalars: Mapping[str, float], step: int | None) -> None:
-    """Add scalars to the curves of all trackers, which the main process alone has.
-
-    A tracker that fails gets no more of them: a training goes on without its curves.
-    """
-    for tracker in list(accelerator.trackers):
-        try:
-            tracker.log(dict(scalars), step)
-        except Exception as error:  # as in `start_trackers`
-            logger.warning("--report_to %s: %s; it gets no more", tracker.name, in_one_line(error))
-            accelerator.trackers.remove(tracker)
-
-
-def finish_trackers(accelerator: Accelerator) -> None:
-    """End the run of each tracker; one that fails is named in a warning."""
+    """Add scalars to the curves of all trackers, which the main process alone has."""
     for tracker in accelerator.trackers:
-        try:
-            tracker.finish()
-        except Exception as error:  # as in `start_trackers`
-            logger.warning("--report_to %s: %s", tracker.name, in_one_line(error))
+        tracker.log(scalars, step)
 
 
 class CarbonTracker(GeneralTracker):
@@ -102,18 +121,11 @@ class CarbonTracker(GeneralTracker):
 
 
 def make_tracker(name: str, directory: Path) -> GeneralTracker:
-    """Make a tracker that reports to a service, or to files of its own library.
-
-    Raises UserError where TensorBoard's folder `runs` is a link out of `directory`.
-    """
+    """Make a tracker that reports to a service, or to files of its own library."""
     run_name = os.path.basename(os.path.abspath(directory))
     if name == "tensorboard":
         # TensorBoard's own switch: no TensorFlow, whose errors are no OSErrors and which is slow.
         sys.modules.setdefault(NO_TENSORFLOW, ModuleType(NO_TENSORFLOW))
-        if not resolve_within(directory, "runs"):
-            raise UserError(
-                f"{directory / 'runs'} is a link that leads out of {directory}: remove it"
-            )
         return TensorBoardTracker("runs", directory)
     if name == "codecarbon":
         return CarbonTracker(directory)
@@ -124,6 +136,12 @@ def make_tracker(name: str, directory: Path) -> GeneralTracker:
         return tracker_class(os.environ.get("COMET_PROJECT_NAME", PROJECT))
     variable = f"{name.upper()}_PROJECT"  # WANDB_PROJECT, TRACKIO_PROJECT
     return tracker_class(os.environ.get(variable, PROJECT), name=run_name)
+
+
+def check_curves_place(directory: Path, names: Iterable[str]) -> None:
+    """Raise UserError where TensorBoard's folder `runs` is a link out of `directory`."""
+    if "tensorboard" in names and not resolve_within(directory, "runs"):
+        raise UserError(f"{directory / 'runs'} is a link that leads out of {directory}: remove it")
 
 
 def list_tensorboards_files(directory: Path) -> None:

@@ -249,6 +249,8 @@ def flags_to_take(flags_then: Mapping[str, Any], stated_names: Collection[str]) 
     left_aside = set(stated_names)
     if not FILE_FLAGS.isdisjoint(stated_names):
         left_aside |= TASK_FLAGS
+    if "dataset_name" in stated_names:
+        left_aside |= TASK_FLAGS | FILE_FLAGS
     if "task_name" in stated_names:
         left_aside |= FILE_FLAGS | COLUMN_FLAGS | METRIC_FLAGS
     if not LABEL_FLAGS.isdisjoint(stated_names):

@@ -10,6 +10,20 @@ from modeling.errors import UserError
 from modeling.keys import LARGEST_FLOAT32
 
 
+def check_class_weights(texts: Sequence[str], task: Task) -> None:
+    """Raise UserError unless --class_weights is `balanced` or a positive number for each class."""
+    if task.is_regression:
+        raise UserError("--class_weights: the labels are scores, and have no classes")
+    if list(texts) == ["balanced"]:
+        return
+    weights = [parse_number(text) or 0.0 for text in texts]
+    if len(weights) != task.num_labels or not all(0 < x < LARGEST_FLOAT32 for x in weights):
+        raise UserError(
+            f"--class_weights {' '.join(texts)}: allowed is balanced, or a positive number for "
+            f"each of the classes {', '.join(task.labels[:20])}"
+        )
+
+
 def class_weights(texts: Sequence[str], task: Task, labels: np.ndarray) -> dict[str, float]:
     """Read --class_weights: the weight in the loss of each class, by its name.
 
@@ -21,17 +35,11 @@ def class_weights(texts: Sequence[str], task: Task, labels: np.ndarray) -> dict[
     Raises UserError for scores in place of classes, for a class without an example, and for
     anything but positive numbers.
     """
-    if task.is_regression:
-        raise UserError("--class_weights: the labels are scores, and have no classes")
+    check_class_weights(texts, task)
     if list(texts) == ["balanced"]:
         weights = balanced_weights(task, labels)
     else:
-        weights = [parse_number(text) or 0.0 for text in texts]
-        if len(weights) != task.num_labels or not all(0 < x < LARGEST_FLOAT32 for x in weights):
-            raise UserError(
-                f"--class_weights {' '.join(texts)}: allowed is balanced, or a positive number for "
-                f"each of the classes {', '.join(task.labels[:20])}"
-            )
+        weights = [float(text) for text in texts]
     return dict(zip(task.labels, weights, strict=True))
 
 

@@ -41,7 +41,7 @@ from training.checkpoints import (
     run_fingerprint,
     was_finished,
 )
-from training.class_weights import class_weights
+from training.class_weights import check_class_weights, class_weights
 from training.log import TrainingLog
 from training.optimizer import make_optimizer, make_schedule
 from training.score_scale import ScoreScale, start_heads
@@ -172,6 +172,8 @@ def check_files_of_run(settings: GlueSettings, task: Task, survey: TextSurvey) -
         test=evaluation.do_predict or bool(data.test_file),
         survey=survey,
     )
+    if settings.training.class_weights:
+        check_class_weights(settings.training.class_weights, task)
     if evaluation.do_eval and evaluation.group_column:
         MODES[settings.mode.model_type].check_has_rules()
         for part, _ in evaluation_tasks(task):

@@ -31,7 +31,7 @@ from runs.output_dir import remove_results
 from runs.processes import StopSignal
 from runs.provenance import provenance
 from runs.settings import RunSettings, Schedule
-from runs.trackers import FILE_TRACKERS, start_trackers
+from runs.trackers import FILE_TRACKERS, check_curves_place, start_trackers
 from training import checkpoints
 from training.checkpoints import BEST, RunFingerprint, TrainState
 from training.model_folder import replace_directory, save_model, write_model
@@ -101,7 +101,10 @@ class Trainer:
             logger.info("Resumed from %s at step %d", checkpoint, self.state.step)
         if self.accelerator.is_main_process:
             # Before a result is removed: a service may refuse.
-            self.start_trackers(of_files=False)
+            names = self.training.trackers
+            check_curves_place(self.directory, names)
+            services = [name for name in names if name not in FILE_TRACKERS]
+            start_trackers(self.accelerator, self.directory, services, self.flags)
             if checkpoint is None:
                 if not self.run.overwrite_output_dir:
                     checkpoints.keep_users_files(self.directory)
@@ -111,20 +114,8 @@ class Trainer:
             )
             # Those that a killed run had no time to remove.
             checkpoints.prune(self.directory, self.run.save_total_limit)
-            self.start_trackers(of_files=True)
-
-    def start_trackers(self, of_files: bool) -> None:
-        """Start those trackers of --report_to that write files into `output_dir`, or the others.
-
-        Those of a training before, in a search, go on.
-        """
-        started = {tracker.name for tracker in self.accelerator.trackers}
-        names = [
-            name
-            for name in self.training.trackers
-            if name not in started and (name in FILE_TRACKERS) == of_files
-        ]
-        start_trackers(self.accelerator, self.directory, names, self.flags)
+            of_files = [name for name in names if name in FILE_TRACKERS]
+            start_trackers(self.accelerator, self.directory, of_files, self.flags)
 
     def fit(
         self,

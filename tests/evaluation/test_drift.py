@@ -125,6 +125,7 @@ def test_the_alarm_is_a_command(trained, glue, script, tmp_path, rte):
     edit_json(trained / "config.json", exit_thres=0.77)
     script(check_drift.main, *flags, like).refused("reference of another exit rule")
     script(check_drift.main, "--model_dir", trained).refused("give --input_file")
+    script(check_drift.main, *flags, "-").refused("save the texts as a file")
 
 
 @pytest.mark.realdata

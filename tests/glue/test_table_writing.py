@@ -264,6 +264,8 @@ def test_any_duration_is_read_again(duration):
 
 
 def test_what_a_kind_cannot_hold_is_refused_by_its_row():
+    with pytest.raises(UserError, match="a tab or line break in"):
+        check_writable(".tsv", "row 3", {"no\tte": "x"})
     for value in (b"\xff", [b"\xff"], {"key": b"\xff"}):
         with pytest.raises(UserError, match=r"row 3: .key. has bytes.*write .parquet"):
             check_writable(".csv", "row 3", {"key": value})

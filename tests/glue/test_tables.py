@@ -305,6 +305,14 @@ def test_a_quoted_cell_of_a_tsv_that_goes_on_over_lines_is_no_row_on_each(tmp_pa
     frame[columns].to_csv(tmp_path / "t.tsv", sep="\t", index=False)
     with pytest.raises(UserError, match=r"t.tsv, line 3: a quote opens .*\.csv"):
         list(read_records(tmp_path / "t.tsv")[1])
+    errors = []
+    _, records = read_records(tmp_path / "t.tsv", on_error=errors.append)
+    assert [record["text"] for _, record in records] == ["good", "bad"]
+    assert len(errors) == 3
+    # A text may begin with a quote and lack what is behind it.
+    write(tmp_path / "t.tsv", 'id\ttext\tlabel\n1\t"Hello there\n2\tfine\tx\n3\t"so\n')
+    rows = [record for _, record in read_records(tmp_path / "t.tsv")[1]]
+    assert [row["text"] for row in rows] == ['"Hello there', "fine", '"so']
 
 
 def test_lines_that_one_column_of_a_tsv_has_quoted_together_are_rows_with_a_warning(

@@ -105,6 +105,26 @@ def test_beside_the_users_own_file_the_trainings_task_does_not_count(parsed, tmp
     assert (data.task_name, data.data_dir, data.max_seq_length) == (None, None, 32)
 
 
+def test_a_task_of_glue_that_an_older_training_named_beside_its_file_does_not_count(
+    parsed, tmp_path
+):
+    path = tmp_path / "training.json"
+    training = json.loads(path.read_text())
+    training["provenance"]["flags"]["train_file"] = "own.csv"
+    path.write_text(json.dumps(training))
+    data, _ = parsed("--output_dir", tmp_path)
+    assert (data.task_name, data.data_dir, data.max_seq_length) == (None, None, 32)
+
+
+def test_beside_a_data_set_the_trainings_task_and_files_do_not_count(parsed, tmp_path):
+    path = tmp_path / "training.json"
+    training = json.loads(path.read_text())
+    training["provenance"]["flags"]["validation_file"] = str(tmp_path / "dev.csv")
+    path.write_text(json.dumps(training))
+    data, _ = parsed("--output_dir", tmp_path, "--dataset_name", "somebody/reviews")
+    assert (data.task_name, data.validation_file, data.max_seq_length) == (None, None, 32)
+
+
 def test_a_metric_is_the_trainings_unless_it_is_code(parsed, tmp_path, capsys):
     """A folder of someone else's would choose what runs here."""
     path = tmp_path / "training.json"

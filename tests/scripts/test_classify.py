@@ -232,6 +232,8 @@ def test_what_would_lose_something_is_refused(script, trained, tmp_path):
         (flags(trained, table, tmp_path / "d.csv", "--set", "exit_thres=2"), "exit_thres"),
         (flags(trained, table, tmp_path / "d.csv", "--set", "exit_price=0.2"), "has no effect"),
         (flags(trained, "-", tmp_path / "d.csv"), "--input_format"),
+        (flags(trained, table, tmp_path / "d.csv", "--input_format", "tsv"), "standard input"),
+        (flags(trained, table, tmp_path / "d.csv", "--output_format", "tsv"), "standard output"),
         (flags(trained, table, tmp_path / "d.csv", "--text_column_names", "x"), "no column 'x'"),
     ]
     before = table.read_bytes()

@@ -232,6 +232,8 @@ def test_triton_gets_a_repository_whose_config_says_what_the_file_has(
     assert (folder / "config.pbtxt").read_text() != tuned
     assert (folder / "config.pbtxt.1").read_text() == tuned
     assert not (folder / "labels.txt.1").exists()
+    for_int8 = ("--triton", folder, "--calibration_file", "texts.csv")
+    script(export_onnx.main, "--model_dir", trained(mode), *for_int8).refused("--int8")
     more = ("--triton", folder, "--no_defaults")
     script(export_onnx.main, "--model_dir", trained(mode), *more).refused("--no_defaults")
 

@@ -285,3 +285,5 @@ def test_a_training_says_it_before_it_begins(glue, tmp_path, trained):
     glue(tmp_path / "new", *flags, both).refused("both.csv, line 3", "'Yes' and 'yes'")
     assert before.items() <= contents(tmp_path).items()
     glue(tmp_path / "new", *flags, lower, "--labels_in_order", weights=trained).done()
+    recorded = json.loads((tmp_path / "new/training.json").read_text())["provenance"]["flags"]
+    assert recorded["task_name"] is None  # RTE, which the command names: these rows are not its

@@ -286,8 +286,8 @@ def test_from_scratch_needs_no_weights_and_no_epochs_train_none(albert_dir, glue
     for name in ("config.json", "spiece.model"):
         (bare / name).write_bytes((albert_dir / name).read_bytes())
     glue(out, "--do_train", weights=bare).refused("no weights", "--from_scratch")
-    two_tasks = ("--do_train", "--train_file", "own.csv")
-    glue(out, *two_tasks).refused("--task_name RTE is one of GLUE's", "--train_file own.csv")
+    columns = ("--do_train", "--text_column_names", "sentence2")
+    glue(out, *columns).refused("--text_column_names is of your own files")
     scratch = ("--from_scratch", "--set", "pooler_input=mean")
     glue(out, "--do_train", *scratch, weights=bare).done()
     assert json.loads((out / "config.json").read_text())["pooler_input"] == "mean"
@@ -545,6 +545,7 @@ def test_groups_say_who_pays_for_early_exit(trained, glue, tmp_path, rte):
         assert int(row["exits_1"]) == int(row["examples"]) == (groups == group).sum()
         assert float(row["computation_cost"]) == 1 / 4
     glue(trained, "--do_eval", *keys, "nothing", data=data).refused("no column 'nothing'", "kind")
+    glue(trained, "--do_predict", *keys, "kind").refused("--group_column", "--do_eval")
     # Before a training, not after it.
     new = tmp_path / "new"
     glue(new, "--do_train", "--do_eval", *keys, "nothing").refused("no column 'nothing'")
@@ -810,6 +811,7 @@ class FailingService(GeneralTracker):
     requires_logging_directory = False
     tracker = None
     fails_at = ""
+    finished = 0
 
     def __init__(self, *_: object, **__: object) -> None:
         super().__init__()
@@ -824,6 +826,7 @@ class FailingService(GeneralTracker):
         self.answer("log")
 
     def finish(self) -> None:
+        type(self).finished += 1
         self.answer("finish")
 
     def answer(self, method: str) -> None:
@@ -841,6 +844,7 @@ def test_a_service_that_fails_costs_neither_results_nor_a_training(
     monkeypatch.setitem(trackers.LOGGER_TYPE_TO_CLASS, "mlflow", FailingService)
     monkeypatch.setattr(settings, "find_spec", lambda name: name)
     monkeypatch.setattr(FailingService, "fails_at", method)
+    monkeypatch.setattr(FailingService, "finished", 0)
     flags = ("--do_train", "--do_eval", "--overwrite_output_dir", "--report_to", "mlflow")
     run = glue(out, *flags, "--learning_rate", 1e-4)
     if method in ("start", "store_init_configuration"):
@@ -849,6 +853,7 @@ def test_a_service_that_fails_costs_neither_results_nor_a_training(
     else:
         run.done()
         assert caplog.text.count("--report_to mlflow: no answer") == 1
+        assert FailingService.finished == 1
 
 
 @pytest.mark.slow

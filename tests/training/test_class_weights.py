@@ -53,9 +53,9 @@ def test_balanced_weights_are_scikit_learns_and_stay_on_record(glue, rte, tmp_pa
     assert found == dict(zip(RTE_LABELS, expected, strict=True))
     assert found["entailment"] < 1 < found["not_entailment"]
     for wrong in (["1"], ["1", "0"], ["1", "nan"], ["balanced", "1"]):
-        glue(tmp_path / "new", *few, *wrong).refused(
-            "for each of the classes entailment, not_entailment"
-        )
+        refused = glue(tmp_path / "new", *few, *wrong)
+        refused.refused("for each of the classes entailment, not_entailment")
+        assert "Total optimization steps" not in refused.out  # before the work
     glue(tmp_path / "new", "--do_train", "--max_train_samples", 1, "--class_weights", "balanced"
     ).refused("no training example is 'not_entailment'")  # fmt: skip
 
