@@ -30,22 +30,23 @@ class Tracker:
     """A tracker of accelerate's that costs a training nothing where it fails: a warning tells it.
 
     Args:
+        name: accelerate's name of the tracker.
         tracker: accelerate's.
     """
 
-    def __init__(self, tracker: GeneralTracker) -> None:
+    def __init__(self, name: str, tracker: GeneralTracker) -> None:
+        self.name = name
         self.tracker = tracker
         self.has_failed = False
 
     def start(self, configuration: Mapping[str, Any]) -> None:
         """Begin a run with this configuration; UserError where the tracker refuses."""
-        name = self.tracker.name
         try:
             self.tracker.start()
             self.tracker.store_init_configuration(dict(configuration))
         except Exception as error:  # the services' errors have no base of their own
             raise UserError(
-                f"--report_to {name}: {in_one_line(error)}; --report_to none trains without it"
+                f"--report_to {self.name}: {in_one_line(error)}; --report_to none trains without it"
             ) from error
 
     def log(self, scalars: Mapping[str, float], step: int | None) -> None:
@@ -62,7 +63,7 @@ class Tracker:
             action()
         except Exception as error:  # as in `start`
             if not self.has_failed:
-                logger.warning("--report_to %s: %s", self.tracker.name, in_one_line(error))
+                logger.warning("--report_to %s: %s", self.name, in_one_line(error))
             self.has_failed = True
 
 
@@ -81,7 +82,7 @@ def start_trackers(
     """
     configuration = {name: plain_value(value) for name, value in flags.items()}
     for name in names:
-        tracker = Tracker(make_tracker(name, directory))
+        tracker = Tracker(name, make_tracker(name, directory))
         tracker.start(configuration)
         accelerator.trackers.append(tracker)
         if name == "tensorboard":
