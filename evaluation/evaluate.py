@@ -65,9 +65,10 @@ def evaluate(settings: GlueSettings, accelerator: Accelerator) -> None:
             report.print()
             report.write(folder, directory, evaluation.out_mode)
         if settings.run.do_train:  # whose trackers are still open
-            scalars = report.final_scalars().items()
-            named = {f"eval/{name}{suffix}": value for name, value in scalars}
-            log_scalars(accelerator, named, step=None)
+            scalars = {
+                f"eval/{name}{suffix}": value for name, value in report.final_scalars().items()
+            }
+            log_scalars(accelerator, scalars, step=None)
 
 
 def evaluate_checkpoints(settings: GlueSettings, accelerator: Accelerator) -> None:
