@@ -63,7 +63,7 @@ def read_settings() -> GlueSettings:
         raise UserError("nothing to do: give --do_train, --do_eval, --do_predict or --hp_search")
     if evaluation.eval_all_checkpoints:
         check_all_checkpoints(evaluation)
-    if evaluation.group_column and not evaluation.do_eval:
+    if evaluation.group_column and not (evaluation.do_eval or search):
         raise UserError("--group_column: give --do_eval as well")
     if evaluation.group_column and evaluation.skip_full_depth:
         raise UserError("--group_column compares with full depth: leave out --skip_full_depth")

@@ -257,15 +257,24 @@ def with_scorer(task: Task, name: str | None, positive_label: str | None = None)
         labels = np.linspace(1, 2, 4)
     answers = np.concatenate((labels[:-1], labels[:1]))
     score(task, name, answers, labels)
-    if task.is_regression:
-        try:
-            score(task, name, answers - 3, labels)
-        except UserError as error:
-            raise UserError(
-                f"{error}; a model may answer below 0, whatever the labels are: give "
-                "module.function, of your own, which clips the answers"
-            ) from error
     return replace(task, scorer=name)
+
+
+def check_any_answer(task: Task) -> None:
+    """Raise UserError for a scorer of values that has none for answers below 0.
+
+    A network that is being trained may give such answers, whatever its labels are.
+    """
+    if not (task.is_regression and task.scorer):
+        return
+    labels = np.linspace(1, 2, 4)
+    try:
+        score(task, task.scorer, labels[::-1] - 3, labels)
+    except UserError as error:
+        raise UserError(
+            f"{error}; a model may answer below 0, whatever the labels are: give module.function, "
+            "of your own, which clips the answers"
+        ) from error
 
 
 def with_positive_label(task: Task, name: str | None, positive_label: str | None) -> Task:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import zlib
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from decimal import Decimal
@@ -25,6 +26,7 @@ SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 LARGEST_CELL = 10_000_000  # characters
 LARGEST_LINE = 2**30  # bytes: a line of JSON may hold a whole table
 TOO_LONG = f"has more than the {LARGEST_CELL} characters that are allowed: split the text"
+LONGEST_CELL_LINES = 200  # lines behind a quote among which the closing one is looked for
 OPEN_QUOTE = (
     "a quote opens a cell and does not close on this line, and a row of a .tsv file ends with its "
     "line: save the table as .csv, whose cells can have line breaks"
@@ -311,41 +313,69 @@ def _whole_rows(
 ) -> Iterator[tuple[int, list[str]]]:
     """Leave out the lines of a quoted cell that goes on over several lines; each is an error.
 
-    It shows in a line with fewer cells than the table has columns, or whose first cell ends with
-    the closing quote. Lines of one column are rows in any case: there it is a warning.
+    In a table of one column, lines are rows in any case: there it is a warning.
     """
     columns = 0
-    opening = 0  # the line whose last cell has a quote that opens, and did not close so far
-    held: list[str] = []  # the cells of this line, until the next line tells whether it is whole
-    joined = 0  # the first such line of a table of one column, whose quote a later line closes
-    for number, cells in rows:
+    joined = 0  # the first line of a table of one column that is quoted together with the next
+    ahead: deque[tuple[int, list[str]]] = deque()
+    while True:
+        row = ahead.popleft() if ahead else next(rows, None)
+        if row is None:
+            break
+        number, cells = row
         columns = columns or len(cells)
-        opens = cells[-1].startswith('"') and _has_lone_quote(cells[-1])
-        closes = cells[0].endswith('"') and _has_lone_quote(cells[0]) and not opens
-        if columns == 1:
-            joined = joined or (opening if closes else 0)
-            opening = number if opens else 0 if closes else opening
-            yield number, cells
+        count = _count_quoted_lines(cells, ahead, rows, columns)
+        if count and columns > 1:
+            on_error(UserError(f"{path}, line {number}: {OPEN_QUOTE}"))
+            for _ in range(count):
+                later, _ = ahead.popleft()
+                on_error(UserError(f"{path}, line {later}: goes on with the cell of line {number}"))
             continue
-        if cells == [""]:
-            continue
-        if opening and (len(cells) < columns or closes):
-            if held:
-                on_error(UserError(f"{path}, line {opening}: {OPEN_QUOTE}"))
-            on_error(UserError(f"{path}, line {number}: goes on with the cell of line {opening}"))
-            held = []
-            opening = 0 if closes else opening
-            continue
-        if held:
-            yield opening, held
-        held = cells if opens else []
-        opening = number if opens else 0
-        if not opens:
-            yield number, cells
-    if held:
-        yield opening, held
+        joined = joined or (number if count else 0)
+        yield number, cells
     if joined:
         logger.warning("%s: each line is a row; line %d: %s", path, joined, OPEN_QUOTE)
+
+
+def _count_quoted_lines(
+    cells: list[str],
+    ahead: deque[tuple[int, list[str]]],
+    rows: Iterator[tuple[int, list[str]]],
+    columns: int,
+) -> int:
+    """Count the lines behind a line that a quoted cell of it goes on over; 0 where it is whole.
+
+    With these lines, it is one row of quoted cells. Without them, one of the lines has not as many
+    cells as the table has columns: texts that begin or end with a quote are no such lines.
+
+    Args:
+        cells: of the line.
+        ahead: lines that were read before; what is read now is added.
+        rows: further lines.
+        columns: of the table.
+    """
+    if not any(cell.startswith('"') and _has_lone_quote(cell) for cell in cells):
+        return 0
+    parts = [cells]
+
+    def lines() -> Iterator[str]:
+        yield "\t".join(cells) + "\n"
+        for position in range(LONGEST_CELL_LINES):
+            if position == len(ahead):
+                row = next(rows, None)
+                if row is None:
+                    return
+                ahead.append(row)
+            parts.append(ahead[position][1])
+            yield "\t".join(parts[-1]) + "\n"
+
+    try:
+        record = next(csv.reader(lines(), delimiter="\t", strict=True))
+    except csv.Error:  # no quote closes as it should
+        return 0
+    has_other_width = any(len(part) != columns and part != [""] for part in parts)
+    is_row = len(record) == columns and (has_other_width or columns == 1)
+    return len(parts) - 1 if is_row else 0
 
 
 def _has_lone_quote(cell: str) -> bool:

@@ -13,6 +13,7 @@ A process and its console:
 processes      how a script begins, is stopped, ends, and runs another
 console        progress bars, messages, tables
 start          devices, logging, the seed, an --output_dir to write to
+trackers       experiment trackers, which get a run's curves
 
 Files:
 
@@ -32,5 +33,5 @@ The hub:
 hub_data       a data set by its name
 hub_upload     a model's folder, without what is private
 
-Only `start` and `job` load torch.
+Only `start`, `trackers` and `job` load torch.
 """

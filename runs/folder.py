@@ -68,10 +68,10 @@ class RunFolder:
             hashes = [file_hash(current_path)]
             if self.has_own(name, listed):
                 hashes.append(file_hash(path))  # what is there until it is replaced
+            elif path.is_file() and not path.is_symlink() and file_hash(path) in hashes:
+                continue  # the user's own, with this very content
             elif os.path.lexists(path):
-                is_same = path.is_file() and not path.is_symlink() and file_hash(path) in hashes
-                if not is_same:
-                    put_aside(path, "has the name of a result that is written now")
+                put_aside(path, "has the name of a result that is written now")
             listed[name] = " ".join(hashes)
             has_changed = True
         if has_changed:

@@ -20,6 +20,15 @@ from runs.processes import ROOT
 from runs.settings import GROUPS
 
 TASK_FLAGS = frozenset({"task_name", "data_dir"})  # of a task of GLUE
+COLUMN_FLAGS = frozenset(  # of a task of the user's own
+    {
+        "text_column_names",
+        "label_column_name",
+        "label_separator",
+        "task_type",
+        "drop_incomplete_rows",
+    }
+)
 
 HASHES = ("weights", "tokenizer", "configuration", "data")
 # What a file that is sent or exported says of its origin: no command line, and no flags with paths.
@@ -139,6 +148,6 @@ def training_flags(model_dir: str | Path) -> dict[str, Any]:
                     f"{file}: {entry.name} is {value!r:.80}, which no training writes: correct "
                     "the file, or move it away and give the flags of the training"
                 )
-    if flags.get("train_file"):  # with which older trainings could name an idle task of GLUE
-        return {name: value for name, value in flags.items() if name not in TASK_FLAGS}
-    return flags
+    # Older trainings on own files could name an idle task of GLUE, and those of GLUE idle columns.
+    idle = TASK_FLAGS if flags.get("train_file") else COLUMN_FLAGS if flags.get("task_name") else ()
+    return {name: value for name, value in flags.items() if name not in idle}

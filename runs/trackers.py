@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ class Tracker:
         self.name = name
         self.tracker = tracker
         self.has_failed = False
+        self.idle_until = 0.0  # by time.monotonic
 
     def start(self, configuration: Mapping[str, Any]) -> None:
         """Begin a run with this configuration; UserError where the tracker refuses."""
@@ -45,26 +47,38 @@ class Tracker:
             self.tracker.start()
             self.tracker.store_init_configuration(dict(configuration))
         except Exception as error:  # the services' errors have no base of their own
+            self.attempt(self.tracker.finish)
             raise UserError(
                 f"--report_to {self.name}: {in_one_line(error)}; --report_to none trains without it"
             ) from error
 
     def log(self, scalars: Mapping[str, float], step: int | None) -> None:
-        """Add scalars to the curves; the first failure is told."""
-        self.attempt(partial(self.tracker.log, dict(scalars), step))
+        """Add scalars to the curves; the first failure is told.
+
+        After a failure nothing is added for ten times as long as it took, so that a service that
+        does not answer holds up a training by a tenth at most.
+        """
+        begin = time.monotonic()
+        if begin >= self.idle_until and not self.attempt(
+            partial(self.tracker.log, dict(scalars), step)
+        ):
+            end = time.monotonic()
+            self.idle_until = end + 10 * (end - begin)
 
     def finish(self) -> None:
         """End the run."""
         self.attempt(self.tracker.finish)
 
-    def attempt(self, action: Callable[[], Any]) -> None:
-        """Call a method of the tracker."""
+    def attempt(self, action: Callable[[], Any]) -> bool:
+        """Call a method of the tracker; return whether it succeeded."""
         try:
             action()
+            return True
         except Exception as error:  # as in `start`
             if not self.has_failed:
                 logger.warning("--report_to %s: %s", self.name, in_one_line(error))
             self.has_failed = True
+            return False
 
 
 def start_trackers(
@@ -139,10 +153,22 @@ def make_tracker(name: str, directory: Path) -> GeneralTracker:
     return tracker_class(os.environ.get(variable, PROJECT), name=run_name)
 
 
-def check_curves_place(directory: Path, names: Iterable[str]) -> None:
-    """Raise UserError where TensorBoard's folder `runs` is a link out of `directory`."""
-    if "tensorboard" in names and not resolve_within(directory, "runs"):
-        raise UserError(f"{directory / 'runs'} is a link that leads out of {directory}: remove it")
+def check_file_trackers(directory: Path, names: Iterable[str]) -> None:
+    """Raise UserError where trackers in FILE_TRACKERS would not start.
+
+    TensorBoard's folder `runs` may be no file, and no link out of `directory`.
+    """
+    runs = directory / "runs"
+    if "tensorboard" in names:
+        if not resolve_within(directory, "runs"):
+            raise UserError(f"{runs} is a link that leads out of {directory}: remove it")
+        if runs.exists() and not runs.is_dir():
+            raise UserError(f"{runs} is a file, where --report_to tensorboard needs a folder")
+    if "codecarbon" in names:
+        try:
+            import codecarbon  # noqa: F401
+        except Exception as error:  # whatever its own imports raise
+            raise UserError(f"--report_to codecarbon: {in_one_line(error)}") from error
 
 
 def list_tensorboards_files(directory: Path) -> None:

@@ -18,20 +18,11 @@ from modeling.errors import UserError
 from modeling.files import file_hash, read_json
 from modeling.keys import MODE_KEYS
 from runs.flags import as_dict, expand_config_file, parse
-from runs.provenance import TASK_FLAGS, training_file, training_flags
+from runs.provenance import COLUMN_FLAGS, TASK_FLAGS, training_file, training_flags
 
 # The flags that are taken from a training.
 FILE_FLAGS = frozenset({"validation_file", "test_file"})  # for a task of the user's own
 LABEL_FLAGS = frozenset({"label_column_name", "label_separator"})  # they say the type anew
-COLUMN_FLAGS = frozenset(
-    {
-        "text_column_names",
-        "label_column_name",
-        "label_separator",
-        "task_type",
-        "drop_incomplete_rows",
-    }
-)
 MODEL_FLAGS = frozenset({"model_type", "model_name_or_path", "max_seq_length", "do_lower_case"})
 METRIC_FLAGS = frozenset({"metric_name", "positive_label"})
 TAKEN_FLAGS = TASK_FLAGS | FILE_FLAGS | COLUMN_FLAGS | MODEL_FLAGS | METRIC_FLAGS
@@ -251,7 +242,7 @@ def flags_to_take(flags_then: Mapping[str, Any], stated_names: Collection[str]) 
         left_aside |= TASK_FLAGS
     if "dataset_name" in stated_names:
         left_aside |= TASK_FLAGS | FILE_FLAGS
-    if "task_name" in stated_names:
+    if "task_name" in stated_names and FILE_FLAGS.isdisjoint(stated_names):
         left_aside |= FILE_FLAGS | COLUMN_FLAGS | METRIC_FLAGS
     if not LABEL_FLAGS.isdisjoint(stated_names):
         left_aside.add("task_type")

@@ -10,7 +10,7 @@ optimizer        parameter groups, and schedules of the learning rate
 teacher          the classifier whose answers, soft labels, another model learns from
 class_weights    how much each class counts
 score_scale      a regression's labels, standardised while a step is taken
-log, trackers    a training's log, and its curves in experiment trackers
+log              a training's log: a progress bar, lines of JSON, curves
 model_folder     a model's folder, written whole or not at all
 search, study    run_glue.py --hp_search
 parity           run_parity.py

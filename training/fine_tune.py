@@ -20,6 +20,7 @@ from evaluation.metric import MetricAtCost
 from evaluation.modes import MODES
 from evaluation.modes.base import Mode
 from glue.features import Features, collate, encode, epoch_batches
+from glue.metrics import check_any_answer
 from glue.splits import Split
 from glue.survey import TextSurvey
 from glue.tasks import Task, describe_task, evaluation_tasks, prediction_tasks
@@ -65,6 +66,7 @@ def fine_tune(settings: GlueSettings, accelerator: Accelerator) -> None:
     processes = accelerator.num_processes
     mode = MODES[settings.mode.model_type]
     task = find_task(data, None)
+    check_any_answer(task)
     survey = TextSurvey()
     check_files_of_run(settings, task, survey)
     metric = parse_metric(mode, task, training.metric_for_best_model, "--metric_for_best_model")

@@ -31,7 +31,7 @@ from runs.output_dir import remove_results
 from runs.processes import StopSignal
 from runs.provenance import provenance
 from runs.settings import RunSettings, Schedule
-from runs.trackers import FILE_TRACKERS, check_curves_place, start_trackers
+from runs.trackers import FILE_TRACKERS, check_file_trackers, start_trackers
 from training import checkpoints
 from training.checkpoints import BEST, RunFingerprint, TrainState
 from training.model_folder import replace_directory, save_model, write_model
@@ -102,7 +102,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             # Before a result is removed: a service may refuse.
             names = self.training.trackers
-            check_curves_place(self.directory, names)
+            check_file_trackers(self.directory, names)
             services = [name for name in names if name not in FILE_TRACKERS]
             start_trackers(self.accelerator, self.directory, services, self.flags)
             if checkpoint is None:

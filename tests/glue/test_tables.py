@@ -308,7 +308,18 @@ def test_a_quoted_cell_of_a_tsv_that_goes_on_over_lines_is_no_row_on_each(tmp_pa
     errors = []
     _, records = read_records(tmp_path / "t.tsv", on_error=errors.append)
     assert [record["text"] for _, record in records] == ["good", "bad"]
-    assert len(errors) == 3
+    assert len(errors) == 4
+    # Tabs within may make a line as wide as the table.
+    frame = pandas.DataFrame({"text": ["one\ntwo\tthree\nfour", "ok"], "note": ["a\nb", "x"]})
+    frame.to_csv(tmp_path / "t.tsv", sep="\t", index=False)
+    _, records = read_records(tmp_path / "t.tsv", on_error=errors.append)
+    assert [record["text"] for _, record in records] == ["ok"]
+    # Lines of a dialogue, each of which is a row.
+    dialogue = ['"I do not know."', '"I do', "not", 'know."', '"Nor do I.']
+    lines = [f"{number}\t{text}\n" for number, text in enumerate(dialogue)]
+    write(tmp_path / "t.tsv", "id\ttext\n" + "".join(lines))
+    rows = [record for _, record in read_records(tmp_path / "t.tsv")[1]]
+    assert [row["text"] for row in rows] == ["I do not know.", *dialogue[1:]]
     # A text may begin with a quote and lack what is behind it.
     write(tmp_path / "t.tsv", 'id\ttext\tlabel\n1\t"Hello there\n2\tfine\tx\n3\t"so\n')
     rows = [record for _, record in read_records(tmp_path / "t.tsv")[1]]

@@ -850,10 +850,19 @@ def test_a_service_that_fails_costs_neither_results_nor_a_training(
     if method in ("start", "store_init_configuration"):
         run.refused("--report_to mlflow: no answer; --report_to none trains without it")
         assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+        assert FailingService.finished == 1
     else:
         run.done()
         assert caplog.text.count("--report_to mlflow: no answer") == 1
         assert FailingService.finished == 1
+
+
+def test_a_place_where_no_curves_can_be_written_costs_no_results(trained, glue):
+    shutil.rmtree(trained / "runs")
+    (trained / "runs").write_text("mine")
+    again = ("--do_train", "--overwrite_output_dir", "--learning_rate", 1e-4)
+    glue(trained, *again).refused("runs is a file, where --report_to tensorboard needs a folder")
+    assert (trained / "training.json").exists()
 
 
 @pytest.mark.slow
