@@ -43,11 +43,14 @@ class Tracker:
 
     def start(self, configuration: Mapping[str, Any]) -> None:
         """Begin a run with this configuration; UserError where the tracker refuses."""
+        is_started = False
         try:
             self.tracker.start()
+            is_started = True
             self.tracker.store_init_configuration(dict(configuration))
         except Exception as error:  # the services' errors have no base of their own
-            self.attempt(self.tracker.finish)
+            if is_started:
+                self.attempt(self.tracker.finish)
             raise UserError(
                 f"--report_to {self.name}: {in_one_line(error)}; --report_to none trains without it"
             ) from error
@@ -57,11 +60,14 @@ class Tracker:
 
         After a failure nothing is added for ten times as long as it took, so that a service that
         does not answer holds up a training by a tenth at most.
+
+        step: None for final metrics, which are added in any case.
         """
         begin = time.monotonic()
-        if begin >= self.idle_until and not self.attempt(
-            partial(self.tracker.log, dict(scalars), step)
-        ):
+        if step is not None and begin < self.idle_until:
+            return
+        is_added = self.attempt(partial(self.tracker.log, dict(scalars), step))
+        if not is_added:
             end = time.monotonic()
             self.idle_until = end + 10 * (end - begin)
 
