@@ -67,7 +67,7 @@ def fetch_file(flag: str, address: str) -> str:
 def fetch_dataset(data: DataSettings) -> DataSettings:
     """Load --dataset_name by the `datasets` library, and write its splits as Parquet files.
 
-    A split whose file is given is not read.
+    A split whose file is given is left out.
 
     They lie in the library's cache, in a folder for each content. Labels are names there, as the
     data set says them; a split without labels has none.

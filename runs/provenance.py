@@ -149,5 +149,10 @@ def training_flags(model_dir: str | Path) -> dict[str, Any]:
                     "the file, or move it away and give the flags of the training"
                 )
     # Older trainings on own files could name an idle task of GLUE, and those of GLUE idle columns.
-    idle = TASK_FLAGS if flags.get("train_file") else COLUMN_FLAGS if flags.get("task_name") else ()
-    return {name: value for name, value in flags.items() if name not in idle}
+    if flags.get("train_file"):
+        idle_flags = TASK_FLAGS
+    elif flags.get("task_name"):
+        idle_flags = COLUMN_FLAGS
+    else:
+        return flags
+    return {name: value for name, value in flags.items() if name not in idle_flags}
