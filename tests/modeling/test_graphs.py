@@ -105,6 +105,7 @@ def test_every_architecture_answers_as_the_model(shape, recorder):
 @pytest.mark.parametrize("keys", [{}, {"pooler_input": "cls", "lambda_layer_arch": "linear_cat"}])
 def test_a_ponder_model_halts_as_it_does(criterion, keys, recorder):
     model = tiny_ponder(exit_criteria=criterion, halt_normalization="last_layer", **keys)
+    model.double()  # the padded shape's products have other last digits, which its sums enlarge
     graphed = graphed_copy(model)
     for lengths in ([9, 5, 12], [14, 16, 3, 9], [6]):
         batch = ponder_batch(lengths)
