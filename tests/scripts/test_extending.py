@@ -14,6 +14,8 @@ from tests.commands import ROOT, ran
 from tests.scripts.conftest import rows_of
 
 PAGE = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+# One worker makes the copy and runs its commands, for all tests here.
+pytestmark = pytest.mark.xdist_group("extended")
 LEFT = ("*.pyc", "__pycache__", ".git", ".venv", "out", "node_modules", "glue_data")
 
 
@@ -254,15 +256,26 @@ def test_they_are_exported(extended, name):
 
 
 # What reads the tables of rules, keys, modes and encoders that the page adds to.
-QUICK_TESTS = ("elbert", "evaluation", "exit_lab", "glue", "modeling", "runs", "test_layers.py")
-SCRIPT_TESTS = ("test_change_config.py", "test_errors.py", "test_sweep_exits.py")
+# What goes through the tables of rules, keys and modes.
+QUICK_TESTS = (
+    "elbert",
+    "evaluation",
+    "exit_lab",
+    "modeling/exits",
+    "modeling/test_configuration.py",
+    "modeling/test_depth_batching.py",
+    "modeling/test_exit_settings.py",
+    "modeling/test_modes.py",
+    "test_layers.py",
+    "scripts/test_change_config.py",
+    "scripts/test_sweep_exits.py",
+)
 
 
 @pytest.mark.slow
 def test_what_the_page_adds_fails_no_test_of_what_reads_its_tables(extended):
-    """The quick tests of the networks, of rules and keys, and of a sweep, in the new project."""
+    """The quick tests of rules, keys, modes and a sweep, in the new project."""
     places = [f"tests/{name}" for name in QUICK_TESTS]
-    places += [f"tests/scripts/{name}" for name in SCRIPT_TESTS]
     marks = "not slow and not realdata and not tf"
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-m", marks, *places]
     ran(*command, cwd=extended, OMP_NUM_THREADS="1")

@@ -176,7 +176,7 @@ def usage_of(output: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.onnx
-@pytest.mark.parametrize("model_type", ["modernbert", "deberta-v2", "mpnet"])
+@pytest.mark.parametrize("model_type", ["deberta-v2", "mpnet"])
 def test_other_encoders_become_a_file_as_well(model_type, make_general):
     pytest.importorskip("onnxruntime")
     done = make_general(model_type)
