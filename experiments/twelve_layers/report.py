@@ -602,12 +602,6 @@ class Table:
         networks = {depth: self.answers(depth) for depth in depths}
         if not all(set(REPORTING_SEEDS) <= found.keys() for found in (exits, *networks.values())):
             return "What exits gain over fewer layers is told once all seeds of all are recorded."
-        costs = exit_costs(self.encoder)
-        stops = {seed: by_stopping(x, costs, self.choosing) for seed, x in exits.items()}
-
-        def stopping(seed: int, target: float) -> tuple[np.ndarray, float]:
-            outcome = stops[seed](self.rows, target)
-            return self.right(outcome, exits[seed]), outcome.cost
 
         def fixed(depth: int, seed: int, target: float) -> tuple[np.ndarray, float]:
             right = networks[depth][seed].right[-1, self.rows]
@@ -616,7 +610,7 @@ class Table:
         others: dict[str, Method] = {f"{depth} layers": partial(fixed, depth) for depth in networks}
         by_rule: dict[str, Method] = {
             "exits: entropy": partial(self.exits_at_cost, exits),
-            f"exits: {STOPPING}": stopping,
+            f"exits: {STOPPING}": self.stopping(exits),
         }
         rows = f"{DATA_ROWS.get(self.task, self.task)}, "
         tables = [
@@ -626,7 +620,7 @@ class Table:
         return "\n\n".join(tables)
 
     def with_times(self) -> str:
-        """Write the accuracy of networks and exits beside the times of TIMES."""
+        """Write the accuracy of networks and exits, by entropy, beside the times of TIMES."""
         _, records = read_records(TIMES)
         lines = []
         for _, record in records:
@@ -700,8 +694,12 @@ class Table:
                 dots[depth] = Dot(ordinary_cost(self.encoder, depth), float(accuracy))
         cheapest = min(dot.cost for dot in dots.values())
         curves = {}
-        for name, method in methods.items():
-            least = 0.0 if name == "exits" else cheapest
+        by_rule = {
+            f"exits: {STOPPING}": self.stopping(self.answers(0)),
+            "exits: entropy": methods.pop("exits"),
+        }
+        for name, method in (by_rule | methods).items():
+            least = 0.0 if name in by_rule else cheapest
             costs = []
             accuracies = []
             for target in CURVE_COSTS[least <= CURVE_COSTS]:
@@ -717,6 +715,17 @@ class Table:
         """Return which examples a seed's exits answer right at a cost, and the cost obtained."""
         outcome = at_cost(found[seed], exit_costs(self.encoder), self.choosing, self.rows, target)
         return self.right(outcome, found[seed]), outcome.cost
+
+    def stopping(self, found: dict[int, Answers]) -> Method:
+        """Return what answers as `exits_at_cost` does, by the rule `optimal_stopping`."""
+        costs = exit_costs(self.encoder)
+        stops = {seed: by_stopping(x, costs, self.choosing) for seed, x in found.items()}
+
+        def at_target(seed: int, target: float) -> tuple[np.ndarray, float]:
+            outcome = stops[seed](self.rows, target)
+            return self.right(outcome, found[seed]), outcome.cost
+
+        return at_target
 
     def right(self, outcome: Outcome, answers: Answers) -> np.ndarray:
         """Return which reporting rows are answered right; `answers` has their labels."""

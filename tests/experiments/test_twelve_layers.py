@@ -188,8 +188,9 @@ def test_what_exits_gain_over_two_networks_is_the_difference_of_both(monkeypatch
         12: 80,
         4: 60,
     }
-    exits, _, mix = panel.curves.values()
+    exits, by_entropy, _, mix = panel.curves.values()
     assert (exits.accuracy == 90).all()
+    assert (by_entropy.accuracy == 90).all()
     assert exits.cost[0] < four < mix.cost[0]
     assert np.allclose(mix.accuracy.mean(1), 60 + 20 * (mix.cost - four) / (1 - four))
 
@@ -224,6 +225,13 @@ def test_what_exits_gain_over_fewer_layers_is_the_difference_of_both(monkeypatch
             assert differences[1].startswith("**+10.0 [")
             assert differences[2].startswith("**+30.0 [")
             assert differences[3].startswith("**+40.0 [")
+    accuracies = {
+        name.strip(): accuracy.strip()
+        for _, name, accuracy, *_ in (line.split("|") for line in table.with_times().splitlines())
+    }
+    assert accuracies["twelve layers"] == "95.0"
+    assert accuracies["three layers"] == "50.0"
+    assert accuracies["exits, a quarter"] == "90.0"
 
 
 def test_hypotheses_wait_for_all_seeds_of_all_three(monkeypatch, tmp_path):
