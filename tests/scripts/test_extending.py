@@ -255,8 +255,7 @@ def test_they_are_exported(extended, name):
     assert file["metrics"] == model["metrics"]
 
 
-# What reads the tables of rules, keys, modes and encoders that the page adds to.
-# What goes through the tables of rules, keys and modes.
+# What reads the tables of rules, keys and modes that the page adds to.
 QUICK_TESTS = (
     "elbert",
     "evaluation",
