@@ -11,6 +11,16 @@ from modeling.rules import scan
 from tests.commands import ROOT
 
 
+def cells(row: str) -> list[str]:
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def is_part(row: str, written: str) -> bool:
+    """Tell whether a row is a written one, of which columns may be left out."""
+    rest = iter(cells(written))
+    return all(cell in rest for cell in cells(row))
+
+
 def test_the_comparison_s_tables_are_those_that_report_wrote():
     page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
     thresholds = (ROOT / "docs/threshold.md").read_text(encoding="utf-8")
@@ -24,7 +34,8 @@ def test_the_comparison_s_tables_are_those_that_report_wrote():
     written += twelve_layers.read_text(encoding="utf-8").splitlines()
     rows = [line for line in page.splitlines() if line.startswith("|")]
     assert len(rows) > 30
-    assert [row for row in rows if row not in written] == []
+    tables = [line for line in written if line.startswith("|")]
+    assert [row for row in rows if not any(is_part(row, line) for line in tables)] == []
 
 
 def test_early_exit_on_sst2_is_what_the_recording_gives():
