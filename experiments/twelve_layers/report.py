@@ -11,6 +11,7 @@ accuracy against cost on SST-2 instead.
 """
 
 import argparse
+from collections import defaultdict
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -62,8 +63,15 @@ CURVE_COSTS = np.arange(0.16, 1.0, 0.02)  # of the figure
 DEPTHS = sorted({run.depth for run in runs() if run.depth}, reverse=True)  # of ordinary networks
 # After which layers there is an exit.
 EXIT_STEPS = {"every layer": 1, "every second": 2, "every third": 3}
-# Milliseconds that `benchmarks/one_text.py` printed; docs/appendix.md has the command.
+# What `benchmarks/one_text.py` printed, and wrote by round; docs/appendix.md has the commands.
 TIMES = Path(__file__).parent / "times.csv"
+ROUNDS = {
+    "AVX2": "milliseconds_avx2.csv",
+    "AVX-512": "milliseconds_avx512.csv",
+    "AMX": "milliseconds_amx.csv",
+}
+FORMS = {"PyTorch": "PyTorch", "int8": "ONNX, int8"}
+COMPARED_TIMES = {"a third": ("exits, cost 0.33", (6,)), "a quarter": ("exits, cost 0.25", (4, 3))}
 MOST_EXCESS = 0.02  # of the cost obtained over the cost aimed at; see protocol.md
 TOKENS = 25  # of a whole sentence of SST-2 on average; the shares hardly depend on it
 SHAPES = {
@@ -620,25 +628,23 @@ class Table:
         return "\n\n".join(tables)
 
     def with_times(self) -> str:
-        """Write the accuracy of networks and exits, by entropy, beside the times of TIMES."""
+        """Write the accuracy of networks and exits, by optimal stopping, beside TIMES."""
         _, records = read_records(TIMES)
         lines = []
         for _, record in records:
             found = self.answers(int(record["depth"]))
             if not set(REPORTING_SEEDS) <= found.keys():
                 return "Times are told once all seeds of all are recorded."
-            scores = []
-            for seed, answers in found.items():
-                right = answers.right[-1, self.rows]
-                if record["cost"] and float(record["cost"]) < 1:
-                    right, _ = self.exits_at_cost(found, seed, float(record["cost"]))
-                scores.append(100 * right.mean())
-            mean_score = percent(float(np.mean(scores)))
-            pytorch = f"{record['pytorch_ms']}, {record['pytorch_p95']}"
-            int8 = f"{record['int8_ms']}, {record['int8_p95']}"
-            lines.append([record["contender"], mean_score, pytorch, int8])
-        titles = ("accuracy, %", "PyTorch: mean ms, p95", "ONNX, int8: mean ms, p95")
-        return markdown_table(("MPNet, SST-2", *titles), lines)
+            runs_all = not record["cost"] or float(record["cost"]) == 1
+            method = self.all_layers(found) if runs_all else self.stopping(found)
+            right, _ = of_all_seeds(method, float(record["cost"] or 1))
+            mean_score = percent(100 * float(right.mean()))
+            lines.append([record["contender"], mean_score, record["mean_ms"], record["p95_ms"]])
+        return markdown_table(("MPNet, SST-2", "accuracy, %", "mean ms", "p95 ms"), lines)
+
+    def all_layers(self, found: dict[int, Answers]) -> Method:
+        """Return what answers as `exits_at_cost` does, after the last layer at any cost."""
+        return lambda seed, _: (found[seed].right[-1, self.rows], 1.0)
 
     def gains_over_two(self) -> str:
         """Write what exits gain over two ordinary networks at equal costs, likewise."""
@@ -775,6 +781,30 @@ HYPOTHESES = (
 )
 
 
+def time_ratios() -> str:
+    """Write the exits' time over that of fewer layers: the median over rounds, and its range."""
+    columns = {}
+    for form_name, form in FORMS.items():
+        for processor, name in ROUNDS.items():
+            _, records = read_records(Path(__file__).parent / name)
+            rounds: dict[str, list[float]] = defaultdict(list)
+            for _, record in records:
+                if record["form"] == form:
+                    rounds[record["contender"]].append(float(record["seconds_a_text"]))
+            if rounds:
+                columns[f"{form_name}, {processor}"] = rounds
+    lines = []
+    for share, (exits, depths) in COMPARED_TIMES.items():
+        for depth in depths:
+            cells = []
+            for rounds in columns.values():
+                ratios = np.divide(rounds[exits], rounds[f"fixed depth, {depth} layers"])
+                lowest, highest = ratios.min(), ratios.max()
+                cells.append(f"{np.median(ratios):.2f} ({lowest:.2f}–{highest:.2f})")
+            lines.append([f"exits at {share}, over {depth} layers", *cells])
+    return markdown_table(("mean time", *columns), lines)
+
+
 def accuracy(logits: np.ndarray, labels: np.ndarray) -> float:
     """Return the share of right answers; logits (examples, classes)."""
     return float((logits.argmax(-1) == labels).mean())
@@ -893,6 +923,7 @@ def main() -> None:
             print(f"{table.hypotheses()}\n")
         if task == "SST-2" and args.encoder == "mpnet" and args.part == "reporting":
             print(f"{table.with_times()}\n")
+            print(f"{time_ratios()}\n")
         if table.measure is accuracy:
             print(f"{table.with_fewer_exits()}\n")
             print(f"{table.gains_by_teaching()}\n")
