@@ -855,10 +855,12 @@ def choose_recipes(encoder: str, choice: str) -> dict[str, Any]:
         by_recipe.setdefault((kind, run.recipe), []).append(choosing_score(run, answers))
     chosen = {}
     for kind in dict.fromkeys(kind for kind, _ in by_recipe):
-        means = {recipe: np.mean(x) for (of, recipe), x in by_recipe.items() if of == kind}
-        best = max(means, key=lambda recipe: means[recipe])
-        for recipe, mean in means.items():
-            print(f"{encoder}, {kind}, {mean:.2f}: {recipe}{' <' if recipe == best else ''}")
+        scores = {recipe: x for (of, recipe), x in by_recipe.items() if of == kind}
+        best = max(scores, key=lambda recipe: np.mean(scores[recipe]))
+        for recipe, by_seed in scores.items():
+            seeds_of_it = ", ".join(f"{score:.2f}" for score in by_seed)
+            mark = " <" if recipe == best else ""
+            print(f"{encoder}, {kind}, {np.mean(by_seed):.2f} ({seeds_of_it}): {recipe}{mark}")
         chosen[kind] = asdict(best)
     if missing:
         raise UserError(
