@@ -70,7 +70,7 @@ ROUNDS = {
     "AVX-512": "milliseconds_avx512.csv",
     "AMX": "milliseconds_amx.csv",
 }
-FORMS = {"PyTorch": "PyTorch", "int8": "ONNX, int8"}
+FORMS = ("PyTorch", "ONNX, int8")
 COMPARED_TIMES = {"a third": ("exits, cost 0.33", (6,)), "a quarter": ("exits, cost 0.25", (4, 3))}
 MOST_EXCESS = 0.02  # of the cost obtained over the cost aimed at; see protocol.md
 TOKENS = 25  # of a whole sentence of SST-2 on average; the shares hardly depend on it
@@ -635,16 +635,13 @@ class Table:
             found = self.answers(int(record["depth"]))
             if not set(REPORTING_SEEDS) <= found.keys():
                 return "Times are told once all seeds of all are recorded."
-            runs_all = not record["cost"] or float(record["cost"]) == 1
-            method = self.all_layers(found) if runs_all else self.stopping(found)
-            right, _ = of_all_seeds(method, float(record["cost"] or 1))
+            if record["cost"]:
+                right, _ = of_all_seeds(self.stopping(found), float(record["cost"]))
+            else:  # all layers run
+                right = np.array([answers.right[-1, self.rows] for answers in found.values()])
             mean_score = percent(100 * float(right.mean()))
             lines.append([record["contender"], mean_score, record["mean_ms"], record["p95_ms"]])
         return markdown_table(("MPNet, SST-2", "accuracy, %", "mean ms", "p95 ms"), lines)
-
-    def all_layers(self, found: dict[int, Answers]) -> Method:
-        """Return what answers as `exits_at_cost` does, after the last layer at any cost."""
-        return lambda seed, _: (found[seed].right[-1, self.rows], 1.0)
 
     def gains_over_two(self) -> str:
         """Write what exits gain over two ordinary networks at equal costs, likewise."""
@@ -784,7 +781,7 @@ HYPOTHESES = (
 def time_ratios() -> str:
     """Write the exits' time over that of fewer layers: the median over rounds, and its range."""
     columns = {}
-    for form_name, form in FORMS.items():
+    for form in FORMS:
         for processor, name in ROUNDS.items():
             _, records = read_records(Path(__file__).parent / name)
             rounds: dict[str, list[float]] = defaultdict(list)
@@ -792,7 +789,7 @@ def time_ratios() -> str:
                 if record["form"] == form:
                     rounds[record["contender"]].append(float(record["seconds_a_text"]))
             if rounds:
-                columns[f"{form_name}, {processor}"] = rounds
+                columns[f"{form}, {processor}"] = rounds
     lines = []
     for share, (exits, depths) in COMPARED_TIMES.items():
         for depth in depths:
